@@ -191,10 +191,13 @@ pgstrata_token_status(PG_FUNCTION_ARGS)
 	Datum		values[2];
 	bool		nulls[2] = {false, false};
 
-	if (refusal != NULL)
-		why = psprintf("changes are not tracked: %s", refusal);
-	else
+	/* also while it refuses: that the history was reset must not be hidden by that */
+	if (map.shared != NULL && map.lock != NULL)
 		(void) history_find(token, &generation, &why);
+	if (refusal != NULL && why != NULL)
+		why = psprintf("changes are not tracked: %s; %s", refusal, why);
+	else if (refusal != NULL)
+		why = psprintf("changes are not tracked: %s", refusal);
 	values[0] = BoolGetDatum(why == NULL);
 	nulls[1] = why == NULL;
 	values[1] = nulls[1] ? (Datum) 0 : CStringGetTextDatum(why);
@@ -390,12 +393,17 @@ pgstrata_drop_token(PG_FUNCTION_ARGS)
 	PG_RETURN_BOOL(history_drop_token(token));
 }
 
-/* What was forgotten must not come back, whatever happens. */
+/*
+ * What was forgotten must not come back, whatever happens. Files are written
+ * past a server whether it tracks changes or not, and backups find changes
+ * without the tracker, too: so all that it takes is a place to remember it.
+ */
 Datum
 pgstrata_reset(PG_FUNCTION_ARGS)
 {
-	functions_require_tracking();
-	history_drop(psprintf("it was reset by role \"%s\"", GetUserNameFromId(GetUserId(), false)));
+	if (map.shared == NULL || map.lock == NULL)
+		functions_require_tracking();
+	history_drop(psprintf(HISTORY_WAS_RESET " \"%s\"", GetUserNameFromId(GetUserId(), false)));
 	mapfile_flush_or_error();
 	PG_RETURN_VOID();
 }

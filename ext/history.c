@@ -27,16 +27,31 @@
 #include "miscadmin.h"
 #include "utils/timestamp.h"
 
-/* A history begins: nothing is known of the time before. */
+static bool
+tells_of_reset(const char *why)
+{
+	return strncmp(why, HISTORY_WAS_RESET, strlen(HISTORY_WAS_RESET)) == 0;
+}
+
+/*
+ * A history begins: nothing is known of the time before. A reset stays said,
+ * whatever voids the history after it: to who has a token from before, it is
+ * more than that the token is void. Files were written past the server.
+ */
 void
 history_begin(const char *why, XLogRecPtr lsn)
 {
 	MapHeader  *header = map.header;
+	Size		said = strlen(header->since_why);
 
 	header->token_count = 0;
 	header->since = GetCurrentTimestamp();
 	header->since_lsn = lsn;
-	strlcpy(header->since_why, why, sizeof(header->since_why));
+	if (!tells_of_reset(header->since_why) || tells_of_reset(why))
+		strlcpy(header->since_why, why, sizeof(header->since_why));
+	else if (strstr(header->since_why, why) == NULL)
+		snprintf(header->since_why + said, sizeof(header->since_why) - said,
+				 ", later %s", why);
 }
 
 static XLogRecPtr

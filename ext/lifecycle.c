@@ -12,7 +12,8 @@
  *	  and so does a copied or restored data directory.
  *	- The map is clean: pg_control has the inode, modification time and checksum
  *	  on record. Whatever writes it afterwards (pg_resetwal, pg_rewind,
- *	  pg_checksums, a single-user session) shows.
+ *	  pg_checksums, a single-user session) shows. pg_checksums may have done so
+ *	  before the postmaster is gone: then the map is not made clean.
  *	- The map is not clean: pg_control's redo pointer is one of the two on
  *	  record (mapfile.c), and recovery marks what was lost. The last checkpoint
  *	  of a server that stops is never on record, and pg_control must not say
@@ -44,7 +45,6 @@
 #include "access/xlog_internal.h"
 #include "access/xlogrecovery.h"
 #include "catalog/pg_control.h"
-#include "common/controldata_utils.h"
 #include "interpose.h"
 #include "map.h"
 #include "miscadmin.h"
@@ -209,12 +209,13 @@ doubt(const MapHeader *header, const ControlFileData *control)
 	return NULL;
 }
 
-/* What was loaded, for a start that gets nowhere. */
+/* What was loaded, for a start that gets nowhere, and for the stop. */
 static struct
 {
 	bool		clean;
 	FileIdentity control;
 	pg_crc32c	control_crc;
+	uint32		data_checksum_version;	/* the same until the server stops */
 }			loaded;
 
 /* Load the map, or begin a history. */
@@ -222,14 +223,13 @@ static void
 load_map(void)
 {
 	FileIdentity identity = file_identity(XLOG_CONTROL_FILE);
-	bool		control_ok;
-	ControlFileData *control = get_controlfile(DataDir, &control_ok);
+	ControlFileData control;
 	MapHeader	header;
 	const char *why = NULL;
 	bool		known;
 
-	known = control_ok && mapfile_read_header(&header, &why);
-	if (known && (why = doubt(&header, control)) != NULL)
+	known = mapfile_read_control(&control) && mapfile_read_header(&header, &why);
+	if (known && (why = doubt(&header, &control)) != NULL)
 		known = false;
 	if (known && !mapfile_load(&header, &why))
 	{
@@ -244,20 +244,24 @@ load_map(void)
 	{
 		memset(map.header, 0, sizeof(MapHeader));
 		history_begin(why != NULL ? why : "pg_control could not be read",
-					  control->checkPoint);
+					  control.checkPoint);
 		ereport(LOG, (errmsg("pgstrata: history of changes starts anew: %s",
 							 map.header->since_why)));
 	}
 	else if (!header.clean)
 		history_side_forks_changed();
 
-	loaded.clean = is_shut_down(control);
+	loaded.clean = is_shut_down(&control);
 	loaded.control = identity;
-	loaded.control_crc = control->crc;
-	map.header->system_identifier = control->system_identifier;
+	loaded.control_crc = control.crc;
+	loaded.data_checksum_version = control.data_checksum_version;
+	map.header->system_identifier = control.system_identifier;
 	map.header->clean = false;
-	map.header->redo[0] = map.header->redo[1] = control->checkPointCopy.redo;
-	pfree(control);
+	map.header->redo[0] = map.header->redo[1] = control.checkPointCopy.redo;
+
+	/* bound to none: the next stop binds it */
+	memset(&map.header->control, 0, sizeof(FileIdentity));
+	map.header->control_crc = 0;
 }
 
 /* ------------------------------------------------------------------------
@@ -397,21 +401,19 @@ record_checkpoint(void)
 {
 	static uint32 failures = 0;
 	static uint32 naps = 0;
-	ControlFileData *control;
-	bool		control_ok;
+	ControlFileData control;
 
 	if (GetRedoRecPtr() == map.header->redo[0] || naps > 0)
 	{
 		naps -= naps > 0;
 		return;
 	}
-	control = get_controlfile(DataDir, &control_ok);
-	if (control_ok && control->checkPointCopy.redo != map.header->redo[0])
+	if (mapfile_read_control(&control) &&
+		control.checkPointCopy.redo != map.header->redo[0])
 	{
 		failures = mapfile_flush_seen() ? 0 : failures + 1;
 		naps = failures > 0 ? Min(failures - 1, MAX_NAPS) : 0;
 	}
-	pfree(control);
 }
 
 /*
@@ -535,27 +537,46 @@ pgstrata_worker_main(Datum arg)
  * ------------------------------------------------------------------------
  */
 
+/* Has the map been bound to another control file than this one? */
+static bool
+is_bound_elsewhere(FileIdentity file, pg_crc32c crc)
+{
+	const MapHeader *header = map.header;
+
+	return header->control.inode != 0 &&
+		(header->control_crc != crc || !is_same_file(header->control, file));
+}
+
 /*
  * All buffers are written, and nobody writes any more. If the control file says
  * that the cluster was shut down, and the tracker was sound, the map is clean.
+ *
+ * As soon as it says so pg_checksums takes the cluster for its own, though the
+ * postmaster may wait long for the archiver and for standbys: it writes pages,
+ * and the control file last. The map must not be bound to that one. Until 17
+ * the checkpointer has bound it before the wait. From 18 on it comes after the
+ * wait as well, and only the switched checksums tell.
  */
 static void
 save_if_shut_down(void)
 {
-	ControlFileData *control;
-	bool		control_ok;
+	ControlFileData control;
+	FileIdentity file;
 
 	if (lifecycle_refusal() != NULL || map.shared->compacting)
 		return;
-	control = get_controlfile(DataDir, &control_ok);
-	if (control_ok && is_shut_down(control))
-	{
-		map.header->redo[0] = control->checkPointCopy.redo;
-		map.header->control_crc = control->crc;
-		map.header->control = file_identity(XLOG_CONTROL_FILE);
-		(void) mapfile_save_at_exit(true);
-	}
-	pfree(control);
+	if (!mapfile_read_control(&control) || !is_shut_down(&control) ||
+		control.data_checksum_version != loaded.data_checksum_version)
+		return;
+
+	/* if it is written in between, the two do not fit together */
+	file = file_identity(XLOG_CONTROL_FILE);
+	if (is_bound_elsewhere(file, control.crc))
+		return;
+	map.header->redo[0] = control.checkPointCopy.redo;
+	map.header->control_crc = control.crc;
+	map.header->control = file;
+	(void) mapfile_save_at_exit(true);
 }
 
 /*
@@ -566,18 +587,15 @@ save_if_shut_down(void)
 static void
 save_as_loaded(void)
 {
-	bool		control_ok;
-	ControlFileData *control = get_controlfile(DataDir, &control_ok);
+	ControlFileData control;
 
-	if (control_ok && control->crc == loaded.control_crc &&
-		is_same_file(loaded.control, file_identity(XLOG_CONTROL_FILE)))
-	{
-		map.header->opts = file_identity(POSTMASTER_OPTS);
-		map.header->control = loaded.control;
-		map.header->control_crc = loaded.control_crc;
-		(void) mapfile_save_at_exit(loaded.clean);
-	}
-	pfree(control);
+	if (!mapfile_read_control(&control) || control.crc != loaded.control_crc ||
+		!is_same_file(loaded.control, file_identity(XLOG_CONTROL_FILE)))
+		return;
+	map.header->opts = file_identity(POSTMASTER_OPTS);
+	map.header->control = loaded.control;
+	map.header->control_crc = loaded.control_crc;
+	(void) mapfile_save_at_exit(loaded.clean);
 }
 
 /* All children are gone. */

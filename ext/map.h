@@ -289,6 +289,8 @@ map_cells(uint32 page)
 }
 
 /* mapfile.c */
+struct ControlFileData;
+extern bool mapfile_read_control(struct ControlFileData *control);
 extern bool mapfile_flush(XLogRecPtr redo);
 extern bool mapfile_flush_seen(void);
 extern bool mapfile_flush_or_discard(void);
@@ -298,6 +300,9 @@ extern bool mapfile_save_at_exit(bool clean);
 extern bool mapfile_read_header(MapHeader *header, const char **why);
 extern bool mapfile_load(const MapHeader *header, const char **why);
 extern bool mapfile_discard(void);
+
+/* How the reason of a reset begins. Backups look for these words. */
+#define HISTORY_WAS_RESET	"it was reset by role"
 
 /* history.c */
 extern void history_begin(const char *why, XLogRecPtr lsn);

@@ -42,8 +42,8 @@
 #include <unistd.h>
 
 #include "access/xlog.h"
+#include "access/xlog_internal.h"
 #include "catalog/pg_control.h"
-#include "common/controldata_utils.h"
 #include "map.h"
 #include "miscadmin.h"
 #include "portability/instr_time.h"
@@ -214,6 +214,35 @@ write_header(int fd, uint32 file_pages)
 	return write_all(fd, (char *) header, MAP_PAGE, 0);
 }
 
+static bool
+try_control(ControlFileData *control)
+{
+	int			fd = BasicOpenFile(XLOG_CONTROL_FILE, O_RDONLY | PG_BINARY);
+	bool		complete;
+
+	if (fd < 0)
+		return false;
+	complete = read_all(fd, (char *) control, sizeof(ControlFileData), 0);
+	close(fd);
+	return complete && control->crc == crc_of(control, offsetof(ControlFileData, crc));
+}
+
+/*
+ * The control file, or false and zeros if it cannot be read. The server's own
+ * function raises an error then. In the middle of a truncation, or of the
+ * server's end, that would be worse than not to know.
+ */
+bool
+mapfile_read_control(ControlFileData *control)
+{
+	/* some write it without a lock, and are done with it at once */
+	for (int tries = 0; tries < 3; tries++)
+		if (try_control(control))
+			return true;
+	memset(control, 0, sizeof(ControlFileData));
+	return false;
+}
+
 /* What the control file says now. */
 typedef struct ControlState
 {
@@ -225,18 +254,15 @@ static ControlState
 read_control(void)
 {
 	ControlState state;
-	ControlFileData *control;
-	bool		control_ok;
+	ControlFileData control;
 
 	LWLockAcquire(ControlFileLock, LW_SHARED);
-	control = get_controlfile(DataDir, &control_ok);
+	(void) mapfile_read_control(&control);
 	LWLockRelease(ControlFileLock);
-	state.redo = control_ok ? control->checkPointCopy.redo : InvalidXLogRecPtr;
+	state.redo = control.checkPointCopy.redo;
 
 	/* the checkpoint at the end of recovery says so, too */
-	state.shutting_down = control_ok && control->state == DB_SHUTDOWNING &&
-		!RecoveryInProgress();
-	pfree(control);
+	state.shutting_down = control.state == DB_SHUTDOWNING && !RecoveryInProgress();
 	return state;
 }
 
@@ -379,6 +405,15 @@ flush_locked(XLogRecPtr redo, bool seen)
 
 	INSTR_TIME_SET_CURRENT(began);
 	control = read_control();
+	if (control.redo == InvalidXLogRecPtr)
+	{
+		map.shared->flush_failures++;
+		map.header->redo[0] = InvalidXLogRecPtr;
+		ereport(LOG,
+				(errmsg("pgstrata: could not flush page map \"%s\": file \"%s\" could not be read",
+						PAGE_MAP_FILE, XLOG_CONTROL_FILE)));
+		return false;
+	}
 	if (seen)
 		redo = control.redo;
 	if (control.shutting_down)
@@ -711,12 +746,30 @@ mapfile_load(const MapHeader *header, const char **why)
 	return ok;
 }
 
-/* Make sure that no old map is believed at the next start. */
+/*
+ * The server's own function would end it where the directory cannot be opened.
+ * As there, file systems that do not sync directories are no failure.
+ */
+static bool
+sync_data_directory(void)
+{
+	int			fd = BasicOpenFile(DataDir, O_RDONLY | PG_BINARY);
+	bool		ok = fd >= 0 &&
+		(pg_fsync(fd) == 0 || errno == EBADF || errno == EINVAL);
+	int			save_errno = errno;
+
+	if (fd >= 0)
+		close(fd);
+	errno = save_errno;
+	return ok;
+}
+
+/*
+ * Make sure that no old map is believed at the next start. The caller tells if
+ * that fails: this raises no error.
+ */
 bool
 mapfile_discard(void)
 {
-	if (unlink(PAGE_MAP_FILE) != 0 && errno != ENOENT)
-		return false;
-	fsync_fname(DataDir, true);
-	return true;
+	return (unlink(PAGE_MAP_FILE) == 0 || errno == ENOENT) && sync_data_directory();
 }

@@ -311,8 +311,11 @@ tracked_truncate(SMgrRelation reln, ForkNumber fork, BlockNumber a, BlockNumber 
 	protocol_last_truncate_to = to;
 	if (from != InvalidBlockNumber && from > to)
 		generation = mark_before(reln, fork, to, from - to);
-	if (protocol_old_truncate_abi && generation != 0 && !InRecovery)
-		(void) mapfile_flush_or_discard();
+	if (protocol_old_truncate_abi && generation != 0 && !InRecovery &&
+		!mapfile_flush_or_discard())
+		ereport(LOG,
+				(errcode_for_file_access(),
+				 errmsg("pgstrata: could not flush or remove page map \"%s\": %m", PAGE_MAP_FILE)));
 	truncate(reln, fork, a, b);
 	if (from != InvalidBlockNumber && from > to)
 		mark_after(reln, fork, to, from - to, generation);

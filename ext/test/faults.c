@@ -14,7 +14,8 @@
  *	 pause		if it says "pause", or "pause" and the process's number: the
  *				file "stopped" appears, and the process waits until it is gone.
  *
- * The step "random" is the making of random bytes, which a token needs, and
+ * The step "random" is the making of random bytes, which a token needs,
+ * "control-open" the opening of pg_control by who only reads it, and
  * "protect" what makes a storage table writable. The
  * steps "renumber-begin" and "renumber-end" enclose a renumbering of generations,
  * which works on memory alone: it takes a table for that, and gives it back.
@@ -25,6 +26,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -175,6 +177,52 @@ mprotect(void *address, size_t length, int protection)
 	REAL(mprotect);
 	return called_by_tracker(__builtin_return_address(0)) && obey("protect") ? -1 :
 		real(address, length, protection);
+}
+
+/* The server itself opens pg_control to write it. */
+static int
+is_control_to_read(const char *path, int flags)
+{
+	static const char name[] = "global/pg_control";
+	size_t		length = strlen(path);
+
+	return (flags & O_ACCMODE) == O_RDONLY && length >= sizeof(name) - 1 &&
+		strcmp(path + length - (sizeof(name) - 1), name) == 0;
+}
+
+static mode_t
+mode_of(int flags, va_list args)
+{
+	return (flags & O_CREAT) != 0 || (flags & O_TMPFILE) == O_TMPFILE ?
+		va_arg(args, mode_t) : 0;
+}
+
+int
+open(const char *path, int flags,...)
+{
+	va_list		args;
+	mode_t		mode;
+
+	REAL(open);
+	va_start(args, flags);
+	mode = mode_of(flags, args);
+	va_end(args);
+	return is_control_to_read(path, flags) && obey("control-open") ? -1 :
+		real(path, flags, mode);
+}
+
+int
+open64(const char *path, int flags,...)
+{
+	va_list		args;
+	mode_t		mode;
+
+	REAL(open64);
+	va_start(args, flags);
+	mode = mode_of(flags, args);
+	va_end(args);
+	return is_control_to_read(path, flags) && obey("control-open") ? -1 :
+		real(path, flags, mode);
 }
 
 ssize_t

@@ -37,13 +37,16 @@ def started(cluster, settings=""):
     return cluster.bump()
 
 
-def check_known(cluster, token):
-    # The server answers before the tracker's worker has done its part of a start.
+def told_after_start(ask):
+    """The server answers before the tracker's worker has done its part of a start."""
     until = time.monotonic() + 30
-    while (why := cluster.unknown(token)).endswith("has not proved the storage tables yet"):
-        if time.monotonic() > until:
-            break
+    while "has not proved the storage tables yet" in (why := ask()) and time.monotonic() < until:
         time.sleep(0.05)
+    return why
+
+
+def check_known(cluster, token):
+    why = told_after_start(lambda: cluster.unknown(token))
     check(why == "", f"token should be known: {why}")
 
 
@@ -52,7 +55,8 @@ def check_void(cluster, token, *reasons):
     check(cluster.unknown(token) != "", "token should be unknown")
     why = cluster.history_reason()
     check(why in reasons, f"history began because \"{why}\", not because of {reasons}")
-    check(cluster.reason() == "", f"tracker refuses: {cluster.reason()}")
+    refusal = told_after_start(cluster.reason)
+    check(refusal == "", f"tracker refuses: {refusal}")
     check(cluster.psql(f"SELECT * FROM pgstrata.changes('{token}')", check=False).returncode != 0,
           "changes() answered for an unknown token")
     check_known(cluster, cluster.bump())

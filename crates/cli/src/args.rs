@@ -139,7 +139,7 @@ pub(crate) struct Global {
     /// Read storage options from this file, `key = "value"` lines; secrets belong here [default: none]
     ///
     /// The keys are those of the object store: `access_key_id`, `secret_access_key`, `session_token`, ... Other users
-    /// must not be able to read the file. Keys and session tokens are read again when it changes. The environment variables of the vendor (`AWS_ACCESS_KEY_ID`, ...) and
+    /// must not be able to read the file. Keys and session tokens of S3 are read again when it changes. The environment variables of the vendor (`AWS_ACCESS_KEY_ID`, ...) and
     /// the role of the machine work too.
     #[arg(long, global = true, env = "PGSTRATA_CREDENTIALS", value_name = "FILE")]
     pub(crate) credentials: Option<PathBuf>,

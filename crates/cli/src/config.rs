@@ -135,14 +135,16 @@ impl Config {
             Some(file) => read(file, global.cluster.as_deref())?,
             None => (Settings::default(), BTreeMap::new(), Vec::new()),
         };
-        Ok(Self {
+        let mut config = Self {
             file,
             settings,
             storage,
             global,
             repositories,
             chosen: None,
-        })
+        };
+        config.leave_other_store();
+        Ok(config)
     }
 
     /// The cluster's name.

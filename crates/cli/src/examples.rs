@@ -83,7 +83,7 @@ Examples:
   pgstrata copy --to s3://other/postgres --to-credentials /etc/pgstrata/other.toml
   pgstrata --repo near copy --to far                   repositories of the configuration file
   pgstrata --repo near copy --to far --follow          keep a mirror
-  pgstrata --identity FILE copy --to far --recipient age1... --writer age1...     a sealed cluster, for others";
+  pgstrata --repo near --identity FILE copy --to far --recipient age1... --writer age1...     a sealed cluster, for others";
 
 pub(crate) const MERGE: &str = "\
 Examples:

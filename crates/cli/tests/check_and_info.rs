@@ -27,6 +27,7 @@ const WARNINGS: i32 = 3;
 const FAILED: i32 = 13;
 const DAMAGED: i32 = 14;
 const LOCAL_FILE: i32 = 17;
+const UNSUPPORTED: i32 = 21;
 
 /// What to do about files and directories of the cluster that cannot be read.
 const TO_DO: &str = "run pgstrata as the server's user";
@@ -274,6 +275,39 @@ fn a_directory_that_nobody_may_list_is_named_with_what_to_do() {
 }
 
 /// A service counts more than what else the environment says.
+/// A core dump, or a log that nobody rotates: it would be read for hours, and then there is no room for it in an index.
+#[test]
+fn a_file_that_is_too_large_for_a_layer_fails_the_check_and_no_backup_reads_it() {
+    let stage = Stage::silent(Cluster::builder(Major::V15), Store::Directory);
+    let (pgdata, core) = (stage.pgdata(), stage.cluster.pgdata().join("core.4711"));
+    // Nothing but a hole.
+    let hole = fs::File::create(&core).unwrap();
+    hole.set_len(768 << 30).unwrap();
+    stage.cluster.own(&core).unwrap();
+    let plan = ["backup", "--dry-run", "-D", &pgdata];
+    stage.ok(&plan);
+    hole.set_len((768 << 30) + 1).unwrap();
+    let words = [
+        "core.4711",
+        "at most 768 GiB",
+        "move it out of the data directory",
+    ];
+    let (code, document) = check(&stage, "postgres", &[]);
+    assert_eq!(code, FAILED, "{document:#}");
+    require(&document, "data directory", &words);
+    for command in [&plan[..], &["backup", "-D", &pgdata]] {
+        let (code, log) = stage.fails(command);
+        assert_eq!(code, UNSUPPORTED, "{command:?}: {log}");
+        for word in words {
+            assert!(log.contains(word), "{command:?}: {word}: {log}");
+        }
+    }
+    assert_eq!(stage.layer_counts(), (0, 0));
+    stage.wait_out_of_backup_mode();
+    fs::remove_file(&core).unwrap();
+    stage.ok(&["backup", "-D", &pgdata]);
+}
+
 #[test]
 fn a_connection_service_names_the_server() {
     let stage = Stage::silent(Cluster::builder(Major::V15), Store::Directory);

@@ -288,6 +288,103 @@ fn an_own_segment_before_them_does_not_hide_those_of_another_server() {
     assert_eq!(keys(&stage), before);
 }
 
+fn delta(pgdata: &str) -> [&str; 7] {
+    [
+        "restore",
+        "--target-dir",
+        pgdata,
+        "--delta",
+        "--target-type",
+        "immediate",
+        "--server-is-stopped",
+    ]
+}
+
+/// Nothing but those of the files that are wanted waits any more.
+fn keep_marks(server: &Cluster, is_wanted: impl Fn(&str) -> bool) -> Vec<String> {
+    let marks = server.pgdata().join("pg_wal/archive_status");
+    let mut kept = Vec::new();
+    for mark in fs::read_dir(marks).unwrap() {
+        let path = mark.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        match name.strip_suffix(".ready") {
+            Some(file) if is_wanted(file) => kept.push(file.to_owned()),
+            Some(_) => fs::remove_file(&path).unwrap(),
+            None => {}
+        }
+    }
+    kept.sort();
+    kept
+}
+
+/// A copy was there first, under the same names; what the original could not bring is nowhere else.
+#[test]
+fn what_the_archiver_was_refused_is_not_deleted_by_a_restore_in_place() {
+    let stage = archiving(Major::V15);
+    let aside = copied(&stage);
+    let copy = Cluster::adopt(Major::V15, &aside).start().unwrap();
+    let mut last = String::new();
+    for row in 200..205 {
+        insert(&copy, row);
+        let segment = "SELECT pg_walfile_name(pg_current_wal_lsn())";
+        last = copy.sql("postgres", segment).unwrap();
+        copy.sql("postgres", FINISH).unwrap();
+    }
+    let archived =
+        format!("SELECT coalesce(last_archived_wal >= '{last}', false) FROM pg_stat_archiver");
+    copy.wait_for("postgres", &archived, PATIENCE).unwrap();
+    let original = &stage.cluster;
+    original.start().unwrap();
+    for row in [100, 101] {
+        insert(original, row);
+        original.sql("postgres", FINISH).unwrap();
+    }
+    let refused = original.wait_for("postgres", REFUSED_BY_ARCHIVE, PATIENCE);
+    refused.unwrap();
+    original.kill9().unwrap();
+    let waiting = keep_marks(original, |_| true);
+    assert!(waiting.len() >= 2, "{waiting:?}");
+
+    let pgdata = stage.pgdata();
+    let control = original.pgdata().join("global/pg_control");
+    for more in [&["--dry-run"][..], &[]] {
+        let (code, log) = stage.fails(&[&delta(&pgdata)[..], more].concat());
+        assert_eq!(code, REFUSED, "{log}");
+        let name = format!("\"{}\"", waiting[0]);
+        for words in [&name, "was never archived", "of another server", "Copy pg"] {
+            assert!(log.contains(words), "{words}: {log}");
+        }
+        assert!(!log.contains("archive-push"), "{log}");
+        assert!(control.exists() && keep_marks(original, |_| true) == waiting);
+    }
+    // Somebody says that it is not wanted.
+    keep_marks(original, |_| false);
+    stage.ok(&delta(&pgdata));
+}
+
+#[test]
+fn what_waits_and_cannot_be_compared_is_named_before_a_restore_in_place_deletes_it() {
+    let (stage, waits) = silent_with_one_that_waits();
+    let path = stage.cluster.pgdata().join("pg_wal").join(&waits);
+    stage.ok(&["archive-push", &path.display().to_string()]);
+    // There is a layer now.
+    warnings_of(&stage);
+    stage.cluster.stop(StopMode::Fast).unwrap();
+    assert_eq!(keep_marks(&stage.cluster, |file| file == waits).len(), 1);
+    let pgdata = stage.pgdata();
+    let plan = [&delta(&pgdata)[..], &["--dry-run"]].concat();
+    let notes = || stage.json(&plan)["notes"].to_string();
+    let said = notes();
+    assert!(!said.contains("is not known"), "{said}");
+    let object = stage.objects().join("main/wal/00000001").join(&waits);
+    flip(&object, |_| 0);
+    let said = notes();
+    assert!(
+        said.contains(&waits) && said.contains("is not known"),
+        "{said}"
+    );
+}
+
 /// What it received and its primary has archived waits for its archiver, too.
 #[test]
 fn a_standby_that_archives_always_is_not_called_of_another_history() {

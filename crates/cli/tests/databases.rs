@@ -11,11 +11,13 @@ mod support;
 use std::fs;
 use std::hint;
 use std::path::{Path, PathBuf};
-use std::process::Output;
-use std::time::Instant;
+use std::process::{Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use pgstrata_testbed::cluster::{Background, Builder, Cluster, Major};
 use rustix::process::{Pid, Signal, kill_process};
+use support::vault::Vault;
 use support::{PATIENCE, SLOWLY, Stage, Store, process};
 
 const REFUSED: i32 = 13;
@@ -258,4 +260,109 @@ fn databases_that_come_with_the_wal_and_go_disturb_no_backup() {
     let log = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{log}");
     require_kept(&stage, "copy");
+}
+
+/// A sealed cluster with a database `source`, before which a backup reads for ten seconds.
+fn sealed() -> Vault {
+    let vault = Vault::new(Major::V15);
+    let filler = "CREATE TABLE filler AS SELECT repeat('x', 1000) FROM generate_series(1, 100000)";
+    let kept = "CREATE TABLE kept AS SELECT generate_series(1, 1000) AS n";
+    for (database, statement) in [
+        ("postgres", "CREATE DATABASE filled"),
+        ("postgres", "CREATE DATABASE source"),
+        ("filled", filler),
+        ("source", kept),
+        ("source", "CREATE TABLE goes AS SELECT 1"),
+        ("postgres", "CHECKPOINT"),
+    ] {
+        vault.stage.cluster.sql(database, statement).unwrap();
+    }
+    vault.stage.archive_all();
+    vault
+}
+
+/// A full backup by who cannot read what he stores, with these statements, each in its database, when it is in the middle. When
+/// it ends the WAL with which it began lies in the archive alone.
+fn sealed_backup_beside(vault: &Vault, statements: &[(&str, &str)]) -> Output {
+    let (stage, pgdata) = (&vault.stage, vault.stage.pgdata());
+    let backup = ["backup", "--pgdata", &pgdata, "--type", "full"];
+    let mut command = vault.command("writer", &[&backup[..], &SLOWLY].concat());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut runs_until = |is_time: &dyn Fn() -> bool| {
+        let end = Instant::now() + PATIENCE;
+        while !is_time() {
+            assert!(child.try_wait().unwrap().is_none(), "it ended too early");
+            assert!(Instant::now() < end);
+            thread::sleep(Duration::from_millis(100));
+        }
+        assert!(child.try_wait().unwrap().is_none(), "it ended too early");
+    };
+    let layers = stage.objects().join("vault/layer");
+    runs_until(&|| {
+        let found = fs::read_dir(&layers).into_iter().flatten();
+        let mut packs = found.map(|layer| layer.unwrap().path().join("pack-000000"));
+        packs.any(|pack| pack.exists())
+    });
+    let sql = |database: &str, script: &str| stage.cluster.sql(database, script).unwrap();
+    let segment = sql("postgres", "SELECT pg_walfile_name(pg_current_wal_lsn())");
+    for (database, statement) in statements {
+        sql(database, statement);
+    }
+    let segment = stage.cluster.pgdata().join("pg_wal").join(segment);
+    let finish =
+        "SELECT pg_logical_emit_message(false, '', ''); SELECT pg_switch_wal(); CHECKPOINT";
+    runs_until(&|| {
+        sql("postgres", finish);
+        !segment.exists()
+    });
+    child.wait_with_output().unwrap()
+}
+
+/// Made with its WAL, page by page, while a table of another database went.
+#[test]
+fn a_database_that_comes_voids_no_sealed_backup_under_which_tables_go() {
+    let vault = sealed();
+    let born = "CREATE DATABASE born TEMPLATE source STRATEGY wal_log";
+    let output = sealed_backup_beside(
+        &vault,
+        &[
+            ("source", "DROP TABLE goes"),
+            ("postgres", born),
+            ("postgres", "CHECKPOINT"),
+        ],
+    );
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{log}");
+    let target = vault.stage.target("restored");
+    let words = ["restore", "--target-dir", target.to_str().unwrap()];
+    let until = ["--target-type", "immediate", "--target-action", "promote"];
+    vault.ok("one", &[&words[..], &until].concat());
+    let copy = vault.stage.start_restored(&target);
+    let rows = copy.sql("born", "SELECT count(*) FROM kept").unwrap();
+    assert_eq!(rows, "1000");
+}
+
+#[test]
+fn a_database_that_may_be_a_copy_of_what_is_not_whole_voids_a_sealed_backup() {
+    let logged = "CREATE DATABASE born STRATEGY wal_log";
+    let copied = "CREATE DATABASE born TEMPLATE source STRATEGY file_copy";
+    for (born, database, went, why) in [
+        (
+            logged,
+            "postgres",
+            "DROP DATABASE source",
+            "one was removed",
+        ),
+        (copied, "source", "DROP TABLE kept", "one lost a file"),
+    ] {
+        let vault = sealed();
+        let statements = [("postgres", born), (database, went)];
+        let settled = ("postgres", "CHECKPOINT");
+        let output = sealed_backup_beside(&vault, &[&statements[..], &[settled]].concat());
+        let log = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(REFUSED), "{went}: {log}");
+        let told = log.contains("a database was made") && log.contains(why);
+        assert!(told && log.contains("cannot be read"), "{went}: {log}");
+    }
 }

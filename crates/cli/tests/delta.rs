@@ -9,7 +9,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::path::Path;
 
 use pgstrata_testbed::cluster::{Cluster, Major, StopMode, require_same_dump};
-use support::{PATIENCE, Stage, Store, number, text};
+use support::{PATIENCE, Stage, Store, namespace, number, text};
 
 /// The source itself goes back to a moment before a load that it would rather not have had.
 fn a_server_goes_back_in_place(major: Major, store: Store) {
@@ -260,6 +260,74 @@ fn what_another_user_owns_is_refused_before_anything_is_changed() {
     assert_eq!(fs::read_to_string(at("server.key")).unwrap(), "as it was");
     assert_eq!(mode(&at("server.key")), 0o644);
     assert!(!at("stray").exists());
+    stage.cluster.start().unwrap();
+    stage.cluster.wait_promoted(PATIENCE).unwrap();
+}
+
+/// Runs the words after `$2` as the owner of the directory `$1`, which is mounted at `$2` for them alone.
+const WITH_A_MOUNT: &str = r#"
+mounted=$1 place=$2; shift 2
+user=$(stat -c %u "$mounted") group=$(stat -c %g "$mounted")
+mount --bind "$mounted" "$place"
+test "$user" = "$(id -u)" || set -- setpriv --reuid "$user" --regid "$group" --clear-groups "$@"
+code=0; "$@" || code=$?
+umount "$place"
+exit "$code"
+"#;
+
+/// The code of a command that sees `mounted` at `place`, and what it logs.
+fn with_a_mount(
+    stage: &Stage,
+    (mounted, place): (&Path, &Path),
+    command: &[&str],
+) -> (i32, String) {
+    let paths = [mounted, place, &stage.program].map(|path| path.display().to_string());
+    let url = format!("--repo={}", stage.repository);
+    let words = paths.iter().map(String::as_str);
+    let words: Vec<&str> = words.chain([&*url, "--cluster=main"]).collect();
+    let mut run = namespace::with_own_mounts(WITH_A_MOUNT, &[&words[..], command].concat());
+    let output = run.output().unwrap();
+    let log = String::from_utf8_lossy(&output.stderr).into_owned();
+    namespace::require_apart(&log);
+    (output.status.code().unwrap(), log)
+}
+
+/// It could not be removed, and what is mounted there would have been emptied by then.
+#[test]
+fn what_is_mounted_where_the_layer_has_nothing_is_refused_before_anything_is_changed() {
+    let stage = Stage::archiving(Cluster::builder(Major::V15), Store::Directory);
+    let at = |name: &str| stage.cluster.pgdata().join(name);
+    put_directory(&stage, "scripts");
+    stage.backup(&["--type", "full"]);
+    stage.archive_all();
+    stage.cluster.stop(StopMode::Fast).unwrap();
+    put_directory(&stage, "archive");
+    put(&stage, "stray", "new", 0o644);
+    let mounted = stage.cluster.create_dir("mounted").unwrap();
+    let precious = mounted.join("precious");
+    fs::write(&precious, "x").unwrap();
+    stage.cluster.own(&precious).unwrap();
+    let control = fs::read(at("global/pg_control")).unwrap();
+
+    let pgdata = stage.pgdata();
+    let restore = in_place(&pgdata);
+    for more in [&["--dry-run"][..], &[]] {
+        let words = [&restore[..], more].concat();
+        let (code, log) = with_a_mount(&stage, (&mounted, &at("archive")), &words);
+        assert_eq!(code, 13, "{log}");
+        let path = format!("\"{}\"", at("archive").display());
+        for words in [&path, "is mounted there", "Unmount it"] {
+            assert!(log.contains(words), "{words}: {log}");
+        }
+        assert!(at("stray").exists() && !at("pgstrata.restore-incomplete").exists());
+        assert_eq!(fs::read(at("global/pg_control")).unwrap(), control);
+        assert!(precious.exists(), "{log}");
+    }
+    // Where the layer has a directory, another file system may hold that.
+    fs::remove_dir(at("archive")).unwrap();
+    let (code, log) = with_a_mount(&stage, (&mounted, &at("scripts")), &restore);
+    assert_eq!(code, 0, "{log}");
+    assert!(!precious.exists() && !at("stray").exists());
     stage.cluster.start().unwrap();
     stage.cluster.wait_promoted(PATIENCE).unwrap();
 }

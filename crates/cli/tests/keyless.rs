@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use pgstrata_layer::abandoned::{self, AbandonedRecord};
 use pgstrata_testbed::cluster::Major;
 use support::vault::Vault;
-use support::{files, text};
+use support::{files, judged, text};
 
 const DAMAGED: i32 = 14;
 const WAL_MISSING: i32 = 18;
@@ -190,4 +190,29 @@ fn a_label_of_a_backup_that_was_exchanged_is_found_by_who_has_a_key() {
     }
     fs::write(&labels[0], genuine).unwrap();
     assert_eq!(vault.verify("one", &[]), (0, Vec::new()));
+}
+
+/// An expiry leaves the gap that a loss makes longer.
+#[test]
+fn without_a_key_wal_that_is_lost_right_behind_what_was_given_up_is_found_and_named() {
+    let vault = Vault::new(Major::V15);
+    let mut newest = String::new();
+    for _ in 0..3 {
+        let layer = vault.backup(&["--type", "full"]);
+        let query = format!("SELECT pg_walfile_name('{}')", text(&layer, "/start_lsn"));
+        newest = vault.stage.cluster.sql("postgres", &query).unwrap();
+        for _ in 0..3 {
+            judged::switch(&vault.stage);
+        }
+    }
+    vault.ok("one", &["expire", "--keep-wal", "0d"]);
+    require_quiet(&vault, "an expiry");
+    let archived = vault.stage.objects().join("vault/wal/00000001");
+    let (begin, number) = newest.split_at(16);
+    let number = u32::from_str_radix(number, 16).unwrap();
+    let before = archived.join(format!("{begin}{:08X}", number - 1));
+    assert!(!before.exists(), "{} was not given up", before.display());
+    let segment = archived.join(&newest);
+    fs::remove_file(&segment).unwrap();
+    require_found(&vault, &segment, WAL_MISSING, "a loss");
 }

@@ -427,6 +427,103 @@ fn configuration_that_cannot_be_read_is_named_and_the_rest_is_stored() {
     assert_eq!(Moved::setting(&restored, "cluster_name"), "");
 }
 
+/// Files of the server's user beside its data directory, and lines about them at the end of its configuration there.
+fn put_beside(stage: &Stage, files: &[(&str, &str)], lines: &str) -> PathBuf {
+    let data = stage.cluster.pgdata();
+    let beside = data.parent().unwrap();
+    for (name, text) in files {
+        let path = beside.join(name);
+        let above = path.parent().unwrap();
+        fs::create_dir_all(above).unwrap();
+        fs::write(&path, text).unwrap();
+        let made = if above == beside {
+            path.as_path()
+        } else {
+            above
+        };
+        give(stage, made);
+    }
+    let conf = data.join("postgresql.conf");
+    let text = fs::read_to_string(&conf).unwrap();
+    fs::write(&conf, text + lines).unwrap();
+    beside.to_owned()
+}
+
+/// The files of the data directory come along with it, and what they include beside it does, too.
+#[test]
+fn what_a_relative_path_includes_beside_the_data_directory_is_found_in_a_copy_elsewhere() {
+    let stage = Stage::archiving(Cluster::builder(Major::V15), Store::Directory);
+    let files = [
+        ("site.conf", "include 'deeper.conf'\nwork_mem = '7MB'\n"),
+        ("deeper.conf", "cluster_name = 'beside'\n"),
+        ("site.d/one.conf", "maintenance_work_mem = '9MB'\n"),
+        ("admins", "postgres\n"),
+    ];
+    let lines = "include '../site.conf'\ninclude_dir = '../site.d'\n";
+    let beside = put_beside(&stage, &files, lines);
+    let hba = stage.cluster.pgdata().join("pg_hba.conf");
+    fs::write(&hba, "local all @../admins trust\n").unwrap();
+    stage.cluster.restart().unwrap();
+    stage.backup(&["--type", "full"]);
+    // Nothing lies beside it.
+    let target = stage.restore("deep/copy", &UNTIL);
+    let restored = Cluster::adopt(Major::V15, &target).start().unwrap();
+    restored.wait_promoted(PATIENCE).unwrap();
+    for (name, value) in [
+        ("work_mem", "7MB"),
+        ("maintenance_work_mem", "9MB"),
+        ("cluster_name", "beside"),
+    ] {
+        assert_eq!(Moved::setting(&restored, name), value, "{name}");
+    }
+    let broken = "SELECT count(*) FROM pg_hba_file_rules WHERE error IS NOT NULL";
+    assert_eq!(restored.sql("postgres", broken).unwrap(), "0");
+    let files = "SELECT string_agg(DISTINCT sourcefile, ' ') FROM pg_file_settings";
+    let files = restored.sql("postgres", files).unwrap();
+    let of_the_source = beside.join("site.conf");
+    let mut files = files.split(' ').map(Path::new);
+    assert!(files.all(|file| file != of_the_source));
+}
+
+/// Where the source's data directory was, no layer says.
+#[test]
+fn a_relative_include_that_may_mean_several_files_loses_none_of_them() {
+    let stage = Stage::archiving(Cluster::builder(Major::V15), Store::Directory);
+    let files = [
+        ("site.conf", "work_mem = '7MB'\n"),
+        ("other/site.conf", "cluster_name = 'other'\n"),
+        ("gone.conf", "maintenance_work_mem = '9MB'\n"),
+    ];
+    let other = stage.cluster.socket_dir().join("other/site.conf");
+    let lines = format!(
+        "include '../site.conf'\ninclude '{}'\ninclude '../gone.conf'\n",
+        other.display()
+    );
+    let beside = put_beside(&stage, &files, &lines);
+    stage.cluster.restart().unwrap();
+    fs::remove_file(beside.join("gone.conf")).unwrap();
+    let (code, log) = stage.fails(&["backup", "-D", &stage.pgdata(), "--type", "full"]);
+    assert_eq!(code, WARNINGS, "{log}");
+    let target = stage.target("deep/copy");
+    let directory = target.display().to_string();
+    let report = stage.json(&[&["restore", "--target-dir", &directory][..], &UNTIL].concat());
+    let notes = report["notes"].to_string();
+    for words in ["which may be any of", "gone.conf", "was taken out of the"] {
+        assert!(notes.contains(words), "{words}: {notes}");
+    }
+    for place in [&beside.join("site.conf"), &other] {
+        let kept = target.join(format!("pgstrata.included{}", place.display()));
+        assert_eq!(fs::read(kept).unwrap(), fs::read(place).unwrap());
+    }
+    let conf = fs::read_to_string(target.join("postgresql.conf")).unwrap();
+    for line in [
+        "\ninclude '../site.conf'\n",
+        "\n# taken out by pgstrata restore: include '../gone.conf'\n",
+    ] {
+        assert!(conf.contains(line), "{line}: {conf}");
+    }
+}
+
 /// A copy that began to run on its original's data would be the end of both.
 #[test]
 fn a_restored_server_does_not_start_on_the_data_of_its_source() {

@@ -727,3 +727,22 @@ fn keys_of_one_repository_beside_several_are_refused() {
     let output = two.run(&["--s3-endpoint", "http://x", "info"]);
     assert_eq!(output.status.code(), Some(USAGE), "{}", log(&output));
 }
+
+/// What the file says of its bucket says nothing of a directory, as of the copy that is left when the bucket is gone.
+#[test]
+fn a_repository_of_another_kind_is_reached_beside_a_file_that_describes_a_bucket() {
+    let stage = Stage::archiving(builder(), Store::Directory);
+    let config = stage.target("of-a-bucket.toml");
+    let text = "repo = 's3://bucket/x'\ns3-endpoint = 'https://s3.example.com'\ncluster = 'main'\n\
+                credentials = '/nowhere/far.toml'\n[storage]\nallow_http = 'true'\n";
+    fs::write(&config, text).unwrap();
+    stage.cluster.own(&config).unwrap();
+    let config = config.display().to_string();
+    // The stage's own repository is told, and is a directory.
+    stage.ok(&["--config", &config, "info"]);
+    stage.ok(&["--config", &config, "backup", "-D", &stage.pgdata()]);
+    stage.ok(&["--config", &config, "verify"]);
+    let typed = ["--config", &config, "--s3-region", "eu-west-1", "info"];
+    let (code, log) = stage.fails(&typed);
+    assert_eq!(code, USAGE, "{log}");
+}

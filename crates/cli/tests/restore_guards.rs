@@ -4,8 +4,10 @@
 
 mod support;
 
+use std::ffi::OsStr;
 use std::fs::{self, Permissions};
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -466,6 +468,59 @@ fn nothing_is_restored_among_the_files_of_a_cluster() {
     let pgdata = stage.pgdata();
     let own = ["restore", "--target-dir", &pgdata, "--delta"];
     stage.ok(&[&own[..], &["--target-type", "immediate"]].concat());
+}
+
+/// Whoever may write there may not set the mode at the end. The test gives a directory to root, so it is root.
+#[test]
+fn a_directory_of_another_user_is_refused_before_anything_is_written() {
+    let stage = stage(Major::V15);
+    let space = stage.cluster.create_tablespace("space").unwrap();
+    stage.backup(&["--type", "full"]);
+    stage.archive_all();
+    let theirs = stage.cluster.create_dir("theirs").unwrap();
+    chown(&theirs, Some(0), Some(0)).unwrap();
+    fs::set_permissions(&theirs, Permissions::from_mode(0o777)).unwrap();
+    let at = theirs.display().to_string();
+    let map = |to: &Path| format!("{}={}", space.display(), to.display());
+    let (taken, free) = (map(&theirs), map(&stage.target("free")));
+    let words = [at.as_str(), "belongs to another user", "chown"];
+    for arguments in [
+        &["--tablespace-map", &taken][..],
+        &["--tablespace-map", &free, "--wal-dir", &at],
+    ] {
+        for more in [&["--dry-run"][..], &[]] {
+            stage.refuses_to_restore(&[arguments, more].concat(), 13, &words);
+        }
+    }
+    let data = ["restore", "--target-dir", &at, "--tablespace-map", &free];
+    let (code, log) = stage.fails(&data);
+    assert_eq!(code, 13, "{log}");
+    assert!(words.iter().all(|words| log.contains(words)), "{log}");
+    assert_eq!(fs::read_dir(&theirs).unwrap().count(), 0);
+    assert!(!stage.target("free").exists());
+}
+
+/// The server could not run it, and would run whatever has the name that a text can hold.
+#[test]
+fn a_program_whose_path_is_no_text_restores_nothing() {
+    let stage = stage(Major::V15);
+    stage.backup(&["--type", "full"]);
+    stage.archive_all();
+    let odd = stage
+        .cluster
+        .socket_dir()
+        .join(OsStr::from_bytes(b"odd-\xff"));
+    fs::create_dir(&odd).unwrap();
+    let program = odd.join("pgstrata");
+    fs::copy(&stage.program, &program).unwrap();
+    let target = stage.target("restored");
+    let mut command = stage.cluster.command_as_server_user(&program);
+    command.args(["--repo", &stage.repository, "--cluster", "main", "restore"]);
+    let output = command.arg("--target-dir").arg(&target).output().unwrap();
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{log}");
+    assert!(log.contains("is not UTF-8"), "{log}");
+    assert!(!target.exists());
 }
 
 /// Root restores into directories that it makes: all of it belongs to whom the data directory belongs.

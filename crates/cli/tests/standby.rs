@@ -296,6 +296,62 @@ fn a_standby_that_followed_to_another_timeline_is_told_at_once_and_backed_up_aga
     assert_eq!(layer["timeline"], 2);
 }
 
+/// The very server that is copied is promoted, and runs `then` at once. The copy would last for half a minute.
+fn a_promotion_ends_the_copy(stage: &Stage, standby: &Cluster, (wal, then): (&str, &str)) {
+    let before = stage.layer_counts();
+    let slow = ["--type", "full", "--wal", wal, "--max-rate", "2M"];
+    let mut command = stage.command(&words(&backup_of(standby, &slow)));
+    let child = command.stderr(Stdio::piped()).spawn().unwrap();
+    let started = "SELECT count(*) = 1 FROM pg_stat_activity
+        WHERE application_name = 'pgstrata backup' AND state = 'idle'
+          AND (query LIKE '%pg_backup_start%' OR query LIKE '%wal_replay_lsn%')";
+    standby.wait_for("postgres", started, PATIENCE).unwrap();
+    // By then it copies.
+    thread::sleep(Duration::from_secs(1));
+    let promote = format!("SELECT pg_promote(); {then}");
+    standby.sql("postgres", &promote).unwrap();
+    let promoted = Instant::now();
+    let output = child.wait_with_output().unwrap();
+    let (log, took) = (String::from_utf8_lossy(&output.stderr), promoted.elapsed());
+    assert_eq!(output.status.code(), Some(13), "{log}");
+    assert!(
+        log.contains("the standby was promoted while it was backed up"),
+        "{log}"
+    );
+    assert!(took < Duration::from_secs(15), "{took:?}: {log}");
+    assert_eq!(stage.layer_counts(), before);
+    let left = "SELECT count(*) = 0 FROM pg_replication_slots WHERE slot_name LIKE 'pgstrata%'";
+    standby.wait_for("postgres", left, PATIENCE).unwrap();
+}
+
+/// The checkpoint takes the new timeline out of the control file's minimum recovery point, before anybody has looked.
+#[test]
+fn a_standby_that_is_promoted_under_its_backup_is_told_at_once_though_a_checkpoint_has_ended() {
+    let stage = Stage::archiving(idle(Major::V15), Store::Directory);
+    stage.cluster.pgbench(&["-i", "-q", "-s", "3"]).unwrap();
+    let standby = standby_of(&stage, &stage.cluster.conninfo("postgres"));
+    a_promotion_ends_the_copy(&stage, &standby, ("stream", "CHECKPOINT"));
+}
+
+/// Nobody looks for finished segments there while files are copied.
+#[test]
+fn a_standby_that_archives_and_is_promoted_under_its_backup_is_told_at_once() {
+    let stage = Stage::archiving(idle(Major::V15), Store::Directory);
+    stage.cluster.pgbench(&["-i", "-q", "-s", "3"]).unwrap();
+    stage.backup(&["--type", "full"]);
+    let directory = stage.restore("standby", &["--target-type", "standby"]);
+    let archives = stage.cluster.sql("postgres", "SHOW archive_command");
+    let standby = Cluster::adopt(Major::V15, &directory)
+        .conf("primary_conninfo", &stage.cluster.conninfo("postgres"))
+        .conf("archive_mode", "always")
+        .conf("archive_command", &archives.unwrap())
+        .start()
+        .unwrap();
+    stage.archive_all();
+    catch_up(&stage, &standby);
+    a_promotion_ends_the_copy(&stage, &standby, ("archive", "SELECT 1"));
+}
+
 /// The role that backs up may not see where the primary is.
 #[test]
 fn what_only_the_primary_can_end_is_said_at_once_and_shown_while_it_lasts() {

@@ -573,6 +573,12 @@ fn what_nobody_gets_is_left_out_of_a_copy_and_kept_by_an_expiry() {
         assert_eq!(output.status.code(), Some(code), "{told}");
         assert!(told.contains(&words), "{told}");
     }
+    let output = stage.run(&["--output", "json", "verify"]);
+    assert_eq!(output.status.code(), Some(15));
+    let verified = schema::document(&String::from_utf8_lossy(&output.stdout));
+    let mut alarms = verified["alarms"].as_array().unwrap().iter();
+    let is_told = alarms.any(|alarm| alarm["kind"] == "layer" && alarm["layer"] == label);
+    assert!(is_told, "{verified:#}");
     let output = stage.run(&["expire", "--keep-full", "1"]);
     let told = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(told.contains(&words), "{told}");

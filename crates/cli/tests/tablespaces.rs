@@ -9,7 +9,7 @@
 mod support;
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use pgstrata_testbed::cluster::{Builder, Cluster, Major, StopMode};
 use support::files::copy_all;
 use support::past::sql;
-use support::{PATIENCE, Stage, Store, namespace, process};
+use support::{PATIENCE, Stage, Store, namespace, process, text};
 
 const USAGE: i32 = 2;
 const WARNINGS: i32 = 3;
@@ -135,6 +135,44 @@ fn what_else_lies_in_the_directory_of_a_tablespace_is_not_looked_at() {
     assert_eq!(fs::read(&kept).unwrap(), b"found by fsck");
     let copy = stage.start_restored(&restored);
     assert_eq!(copy.sql("postgres", "TABLE there").unwrap(), "1");
+}
+
+/// So that data directory and tablespaces can be moved together. The server's own map has the text of the link.
+#[test]
+fn a_tablespace_behind_a_relative_link_is_backed_up_and_restored() {
+    let stage = Stage::archiving(Cluster::builder(Major::V15), Store::Directory);
+    let far = stage.cluster.create_tablespace("far").unwrap();
+    let rows = "SELECT generate_series(1, 1000) AS id";
+    sql(
+        &stage,
+        &format!("CREATE TABLE there TABLESPACE far AS {rows}"),
+    );
+    let oid = sql(
+        &stage,
+        "SELECT oid FROM pg_tablespace WHERE spcname = 'far'",
+    );
+    stage.cluster.stop(StopMode::Fast).unwrap();
+    let link = stage.cluster.pgdata().join("pg_tblspc").join(oid.trim());
+    fs::remove_file(&link).unwrap();
+    symlink(Path::new("../..").join(far.file_name().unwrap()), &link).unwrap();
+    stage.cluster.start().unwrap();
+    let full = stage.backup(&["--type", "full"]);
+    let manifest = stage.manifest(text(&full, "/label"));
+    let location = Path::new(text(&manifest, "/tablespaces/0/location"));
+    assert_eq!(location, fs::canonicalize(&far).unwrap());
+    sql(&stage, "INSERT INTO there VALUES (1001)");
+    stage.backup(&["--type", "incr"]);
+
+    let moved = stage.target("moved").display().to_string();
+    let map = format!("{}={moved}", location.display());
+    let promoted = ["--target-type", "immediate", "--target-action", "promote"];
+    let mapped = [&promoted[..], &["--tablespace-map", &map]].concat();
+    let restored = stage.restore("restored", &mapped);
+    let led = fs::read_link(restored.join("pg_tblspc").join(oid.trim())).unwrap();
+    assert_eq!(led, Path::new(&moved));
+    let copy = stage.start_restored(&restored);
+    let count = copy.sql("postgres", "SELECT count(*) FROM there").unwrap();
+    assert_eq!(count, "1001");
 }
 
 #[test]

@@ -80,6 +80,9 @@ fn what_is_done_at_a_target_needs_one() {
         let immediate = ["--target-type", "immediate"];
         stage.ok(&[&restore[..], idle, &immediate].concat());
     }
+    let untold = ["--target", "2026-11-21 09:33:05+00"];
+    let (code, log) = stage.fails(&[&restore[..], &untold].concat());
+    assert!(code == 2 && log.contains("--target-type time"), "{log}");
     let (code, log) = stage.fails(&["init", "--retain-mode", "governance"]);
     assert!(code == 2 && log.contains("--retain"), "{code}: {log}");
 }

@@ -698,3 +698,28 @@ fn the_slot_of_a_backup_never_looks_idle() {
     let output = child.wait_with_output().unwrap();
     stage.require_backup(&output);
 }
+
+/// A copy of a server got a name of its own in its `archive_command`, and its schedule did not.
+#[test]
+fn a_server_that_archives_as_another_cluster_brings_no_wal_into_this_one() {
+    let stage = Stage::archiving(Cluster::builder(Major::V15), Store::Directory);
+    let pgdata = stage.pgdata();
+    stage.ok(&["--cluster", "copy", "init", "-D", &pgdata]);
+    stage.archive_with("--cluster copy");
+    let waits = "SELECT current_setting('archive_command') ~ 'copy'";
+    stage.cluster.wait_for("postgres", waits, PATIENCE).unwrap();
+    let (code, log) = stage.fails(&["backup", "-D", &pgdata]);
+    assert_eq!(code, REFUSED, "{log}");
+    for words in ["archives as cluster \"copy\"", "say --cluster copy"] {
+        assert!(log.contains(words), "{log}");
+    }
+    assert_eq!(stage.layer_counts(), (0, 0));
+    assert!(!stage.objects().join("main/wal").exists());
+    let (code, shown) = document(&stage, &["check", "-D", &pgdata]);
+    assert_eq!(code, REFUSED, "{shown:#}");
+    let shown = shown.to_string();
+    assert!(shown.contains("archives as cluster"), "{shown}");
+    stage.ok(&["--cluster", "copy", "backup", "-D", &pgdata]);
+    // Who says so means it.
+    stage.backup(&["--wal", "stream"]);
+}

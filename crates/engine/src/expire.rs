@@ -250,7 +250,7 @@ async fn attempt(
     progress: &Progress,
     merged: &mut Option<FirstStep>,
 ) -> std::result::Result<ExpireReport, NotDone> {
-    let clocks = Clocks::ask(cluster).await?;
+    let mut clocks = Clocks::ask(cluster).await?;
     let mut found = find(cluster, options, clocks).await?;
     if found.report.notes.is_empty()
         && let (Some(step), Some(planned)) = (found.step.take(), found.report.merge.take())
@@ -260,6 +260,8 @@ async fn attempt(
             planned,
             removals: std::mem::take(&mut found.report.removals),
         });
+        // The merge took its time.
+        clocks = Clocks::ask(cluster).await?;
         found = find(cluster, options, clocks).await?;
     }
     let mut report = match found.report.notes.is_empty() {

@@ -193,18 +193,18 @@ impl Served {
     }
 }
 
-/// What a worker asks to get of a processor at once, nanoseconds: the least that the kernel gives. Who wakes up waits for
-/// the rest of it at most, where nobody gives way across groups, and not for some milliseconds.
+/// What a thread that gives way asks to get of a processor at once, nanoseconds: the least that the kernel gives. Who wakes
+/// up waits for the rest of it at most, where nobody gives way across groups, and not for some milliseconds.
 const SLICE: u64 = 100_000;
 
-/// Asks for short slices (sched_setattr(2), `sched_runtime`; Linux 6.12 and later, others take no notice). The policy for
-/// idle threads has no word for it, and keeps what was asked for before.
-fn take_short_slices() -> io::Result<()> {
+/// Asks for short slices (sched_setattr(2), `sched_runtime`; Linux 6.12 and later, others take no notice), which takes a
+/// policy and a `nice` value as well. The policy for idle threads has no word for slices, and keeps what was asked for before.
+fn take_short_slices(policy: i32, nice: i32) -> io::Result<()> {
     let wanted = libc::sched_attr {
         size: u32::try_from(size_of::<libc::sched_attr>()).map_err(io::Error::other)?,
-        sched_policy: u32::try_from(libc::SCHED_BATCH).map_err(io::Error::other)?,
+        sched_policy: u32::try_from(policy).map_err(io::Error::other)?,
         sched_flags: 0,
-        sched_nice: getpriority_process(None)?,
+        sched_nice: nice,
         sched_priority: 0,
         sched_runtime: SLICE,
         sched_deadline: 0,
@@ -220,7 +220,10 @@ fn take_short_slices() -> io::Result<()> {
 }
 
 fn enter_idle() -> Result<(), Error> {
-    if let Err(error) = take_short_slices() {
+    let short = getpriority_process(None)
+        .map_err(io::Error::from)
+        .and_then(|nice| take_short_slices(libc::SCHED_BATCH, nice));
+    if let Err(error) = short {
         debug!(%error, "the system gives no short slices");
     }
     let idle = ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Idle);
@@ -350,13 +353,20 @@ pub(crate) fn help_out() {
     keep_going();
 }
 
-/// From now on the calling thread, and those that it starts, get about a tenth of a busy processor.
+/// From now on the calling thread, and those that it starts, get about a tenth of a busy processor, in short slices.
 pub fn keep_going() {
     // Who was started nicer than that stays so: to be less nice is a privilege.
-    if getpriority_process(None).is_ok_and(|nice| nice >= STEADY_NICE) {
-        return;
+    let nice = getpriority_process(None).map_or(STEADY_NICE, |nice| nice.max(STEADY_NICE));
+    // Who was started under another policy keeps it.
+    if let Ok(ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Other)) =
+        thread_schedule_policy()
+    {
+        match take_short_slices(libc::SCHED_OTHER, nice) {
+            Ok(()) => return,
+            Err(error) => debug!(%error, "the system gives no short slices"),
+        }
     }
-    if let Err(error) = setpriority_process(None, STEADY_NICE) {
+    if let Err(error) = setpriority_process(None, nice) {
         info!(%error, "could not lower the priority of a thread");
     }
 }
@@ -479,6 +489,30 @@ mod tests {
             assert_eq!(of(text, enabled).as_deref(), expected, "{text}");
         }
         assert_eq!(apart_from(std::process::id()), None);
+    }
+
+    #[test]
+    fn a_thread_that_goes_on_is_nice_and_stays_under_its_policy() {
+        let after = |before: fn()| {
+            let thread = thread::spawn(move || {
+                before();
+                keep_going();
+                (
+                    getpriority_process(None).unwrap(),
+                    thread_schedule_policy().unwrap(),
+                )
+            });
+            thread.join().unwrap()
+        };
+        let other = ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Other);
+        let idle = ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Idle);
+        let ours = getpriority_process(None).unwrap();
+        assert_eq!(after(|| ()), (ours.max(STEADY_NICE), other));
+        assert_eq!(
+            after(|| setpriority_process(None, 15).unwrap()),
+            (15, other)
+        );
+        assert_eq!(after(|| enter_idle().unwrap()).1, idle);
     }
 
     #[test]

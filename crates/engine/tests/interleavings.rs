@@ -138,6 +138,56 @@ fn an_expiry_that_was_stopped_harms_nothing_when_it_goes_on() {
     });
 }
 
+/// The claims that there are.
+async fn claims(world: &World) -> Vec<String> {
+    let prefix = world.cluster().layers_prefix();
+    let objects = world.repository().list(&prefix).await.unwrap();
+    let keys = objects.into_iter().map(|object| object.key);
+    keys.filter(|key| key.ends_with("/claim")).collect()
+}
+
+/// An expiry is stopped before each of its operations for longer than the lease, also while it merges, which takes that long.
+/// A backup claims its label then, and goes on when the expiry has ended: it was young, whatever the expiry had asked before.
+#[test]
+fn a_backup_that_begins_while_an_expiry_is_stopped_is_not_taken_for_dead() {
+    alone(async {
+        let seed = seed();
+        let merging = Policy {
+            max_chain: Some(1),
+            ..Policy::default()
+        };
+        // The second one finds nothing to remove, and so does not look again.
+        for policy in [keep_full(1), keep_full(9), merging] {
+            let mut withdrew = 0;
+            for nth in 0.. {
+                let moment = format!("{policy:?} at {nth}");
+                let (ahead, world) = clocks(seed, nth).await;
+                let mut remover = clearing(&world, policy);
+                let ended = !remover.steps(nth).await;
+                world.pass(LONG);
+                let before = claims(&world).await;
+                let mut writer = backup(&world, Plan::full().ahead(ahead));
+                while claims(&world).await == before {
+                    assert!(writer.step().await, "{moment}: it has claimed nothing");
+                }
+                to_its_end(&world, &mut remover).await;
+                to_its_end(&world, &mut writer).await;
+                let made = writer.outcome().await;
+                assert!(made.is_ok(), "{moment}: {made:?}");
+                world.require_listed(&made.unwrap(), &moment).await;
+                match remover.outcome().await {
+                    Ok((done, _)) => withdrew += u32::from(!done),
+                    Err(error) => assert!(gives_way(&error), "{moment}: {error}"),
+                }
+                if ended {
+                    break;
+                }
+            }
+            assert!(withdrew > 3, "{policy:?}: {withdrew} withdrew");
+        }
+    });
+}
+
 /// At each moment of an expiry somebody begins and finishes a layer on one that is to go, or whose WAL is to go.
 #[test]
 fn a_layer_on_what_is_to_go_stops_the_expiry_or_is_refused() {

@@ -12,6 +12,9 @@ mod forged;
 mod restore_common;
 
 use std::collections::BTreeSet;
+use std::fs::File;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use jiff::{SignedDuration, Timestamp};
@@ -19,21 +22,23 @@ use pgstrata_engine::expire::{self, ExpireOptions};
 use pgstrata_engine::mark;
 use pgstrata_engine::mirror::{self, MirrorOptions};
 use pgstrata_engine::restore::{self, Method, RestoreOptions, Target};
-use pgstrata_layer::label::Label;
+use pgstrata_layer::claim::ClaimRecord;
+use pgstrata_layer::label::{Label, LayerKind};
 use pgstrata_layer::manifest::{self, Manifest};
 use pgstrata_layer::mark::{Annotation, Pin};
 use pgstrata_layer::removal::WalKept;
 use pgstrata_layer::restoring::RestoreRecord;
 use pgstrata_layer::retention::Policy;
-use pgstrata_pgdata::Lsn;
-use pgstrata_store::catalog::{self, Catalog, Restoring};
+use pgstrata_pgdata::{Lsn, TimelineId};
+use pgstrata_store::catalog::{self, Catalog, LayerPlan, Restoring};
+use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind};
 use pgstrata_store::progress::Progress;
-use pgstrata_store::repository::Repository;
 use pgstrata_store::repository::fault::{Fault, FaultStore};
+use pgstrata_store::repository::{Repository, RepositoryOptions};
 use restore_common::{
-    Made, chain_of_three, copy_of, expire_by, generations, history, labels, merge_from, options,
-    rules,
+    Made, branch_off, chain_of_three, copy_of, expire_by, generations, history, labels, merge_from,
+    options, rules, store_layer, switched_object, wal_segment_size,
 };
 
 fn keep_full(count: usize) -> ExpireOptions {
@@ -302,6 +307,128 @@ async fn a_forged_removal_of_wal_takes_none_that_the_rules_keep() {
     );
     let left = keys(&repository, &made).await;
     assert!(!left.iter().any(|key| key.contains("/wanted")), "{left:?}");
+}
+
+/// All layers, and no WAL between them.
+fn layers_alone() -> ExpireOptions {
+    rules(Policy {
+        keep_wal: Some(SignedDuration::ZERO),
+        ..Policy::default()
+    })
+}
+
+/// What a complete expiry by [`layers_alone`] leaves, and a server that was taken back to the end of the first layer since. With
+/// what that expiry had decided.
+async fn taken_back(repository: &Repository) -> (Made, (Lsn, Vec<WalKept>)) {
+    let made = chain_of_three(repository).await;
+    let done = expire_by(repository, &made, &layers_alone()).await;
+    assert!(done.unwrap().done);
+    branch_off(repository, &made, 0, 6).await;
+    let catalog = Catalog::load(&made.within(repository)).await.unwrap();
+    let kept = catalog.layers[..2].iter().map(|layer| WalKept {
+        timeline: layer.manifest.timeline,
+        start_lsn: layer.manifest.start_lsn,
+        stop_lsn: layer.manifest.stop_lsn,
+    });
+    let kept = kept.collect();
+    (made, (catalog.layers[2].manifest.start_lsn, kept))
+}
+
+/// A copy of the repository in a directory, where a test says when objects were stored.
+async fn in_directory(original: &Repository, made: &Made, root: &Path) -> Repository {
+    let url = format!("file://{}", root.display());
+    let copy = Repository::open(&RepositoryOptions::new(url)).unwrap();
+    for object in original.list(made.cluster.as_str()).await.unwrap() {
+        let bytes = original.get(&object.key).await.unwrap();
+        copy.create(&object.key, bytes).await.unwrap();
+    }
+    copy
+}
+
+fn stored_hours_ago(root: &Path, key: &str, hours: u64) {
+    let file = File::open(root.join(key)).unwrap();
+    let time = SystemTime::now() - Duration::from_secs(3600 * hours);
+    file.set_modified(time).unwrap();
+}
+
+/// Makes a layer of the second timeline, which starts in segment 24.
+async fn commit_on_branch(cluster: &ClusterRepository) {
+    let id = [9; 16];
+    let claim = ClaimRecord {
+        label: String::new(),
+        layer_id: catalog::hex(&id),
+        host: "a host".to_owned(),
+        pid: 1,
+        started_at: Timestamp::now(),
+        written_by: "a test".to_owned(),
+    };
+    let catalog = Catalog::load(cluster).await.unwrap();
+    let plan = LayerPlan {
+        kind: LayerKind::Full,
+        parent: None,
+    };
+    let label = catalog::claim(cluster, &catalog, plan, claim).await;
+    let label = label.unwrap();
+    let [files, ..] = generations();
+    let stored = store_layer(cluster, &label, id, None, &files).await;
+    let manifest = Manifest {
+        timeline: TimelineId::new(2),
+        start_lsn: Lsn::new(24 * wal_segment_size() + 40),
+        stop_lsn: Lsn::new(25 * wal_segment_size() + 40),
+        ..stored.unwrap()
+    };
+    let object = manifest::encode(&manifest);
+    catalog::commit_layer(cluster, &label, &[], object)
+        .await
+        .unwrap();
+}
+
+/// Its remover was killed before it forgot the removal. By its position alone what the server writes now is named, too.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_removal_of_wal_is_over_when_nothing_is_left_but_a_timeline_that_began_since() {
+    let original = Repository::memory();
+    let (made, decided) = taken_back(&original).await;
+    let again = format!("00000001{:016X}", 25);
+    let again = made.cluster.wal_key("00000001", &again);
+    let history = made.cluster.wal_key("00000002", "00000002.history");
+    // The age of the verdict; how old the timeline is, and whether what was removed was pushed once more.
+    for (verdict, began, is_again, is_over) in [
+        (2, 1, false, true),
+        (0, 0, false, false),
+        (2, 3, false, false),
+        (2, 1, true, false),
+    ] {
+        let scratch = tempfile::tempdir().unwrap();
+        let repository = in_directory(&original, &made, scratch.path()).await;
+        let forged = forge(&repository, &made, &[], Some(decided.clone())).await;
+        stored_hours_ago(scratch.path(), &forged[1], verdict);
+        stored_hours_ago(scratch.path(), &history, began);
+        if is_again {
+            let object = switched_object(25);
+            repository.create(&again, object.into()).await.unwrap();
+        }
+        let cluster = made.within(&repository);
+        let leaving = catalog::check_stays(&cluster, &[]).await.unwrap();
+        let start = Lsn::new(24 * wal_segment_size());
+        let refused = catalog::check_wal(&leaving, start).unwrap_err();
+        assert!(refused.to_string().contains("\"f0f0\""), "{refused}");
+        let hint = refused.hint_text().unwrap();
+        assert!(hint.contains("removal/f0f0/verdict"), "{hint}");
+
+        if !is_over {
+            let error = require_refused(&repository, &made, &layers_alone(), &forged).await;
+            let hint = error.hint_text().unwrap();
+            assert!(hint.contains("was taken back since"), "{hint}");
+            continue;
+        }
+        let done = expire_by(&repository, &made, &layers_alone()).await;
+        let done = done.unwrap();
+        assert!(done.done && done.removals[0].wal_files == 0, "{done:?}");
+        let left = keys(&repository, &made).await;
+        assert!(!left.contains(&forged[0]), "{left:?}");
+        commit_on_branch(&cluster).await;
+        assert_eq!(labels(&repository, &made).await.len(), 4);
+    }
 }
 
 /// A merged layer with its inputs, of which nothing but the oldest two states are unwanted by [`newest_alone`].

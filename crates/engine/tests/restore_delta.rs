@@ -16,16 +16,19 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use pgstrata_engine::restore::{self, MARKER, Method, RestoreOptions, RestoreReport, Target};
+use pgstrata_engine::restore::{
+    self, ArchiveMode, MARKER, Method, RestoreOptions, RestoreReport, Target,
+};
 use pgstrata_engine::server::lineage;
 use pgstrata_layer::label::Label;
+use pgstrata_layer::manifest::Tablespace;
 use pgstrata_pgdata::ControlFile;
 use pgstrata_store::catalog::{self, StoreTime};
-use pgstrata_store::error::{Kind, Result};
+use pgstrata_store::error::{Error, Kind, Result};
 use pgstrata_store::progress::Progress;
 use pgstrata_store::repository::fault::{Fault, FaultStore};
 use pgstrata_store::repository::{Repository, RepositoryOptions};
-use restore_common::{Made, chain_of_three, options};
+use restore_common::{Made, chain, chain_of_three, generations, options, pages};
 use tempfile::TempDir;
 
 async fn restore(
@@ -252,6 +255,13 @@ async fn times_are_not_trusted_and_strays_go() {
     assert_eq!(sums(&target), sums(&fresh));
 }
 
+/// Whether an error says that no server can be started from the directory, and what to do.
+fn says_taken_apart(error: &Error) -> bool {
+    let what = "cannot be started until a restore with --delta has completed";
+    let hint = error.hint_text().unwrap_or_default();
+    error.to_string().contains(what) && hint.contains("restore another layer (LABEL --delta)")
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_delta_that_fails_anywhere_cannot_be_started_and_is_completed_by_another() {
     let memory = Arc::new(object_store::memory::InMemory::new());
@@ -273,7 +283,7 @@ async fn a_delta_that_fails_anywhere_cannot_be_started_and_is_completed_by_anoth
         let faulty = Repository::with_store(store.clone());
         let delta = (target.as_path(), Method::Delta);
         let outcome = restore(&faulty, &made, delta, Some(last)).await;
-        if outcome.is_ok() {
+        let Err(error) = outcome else {
             assert_same(&target, &fresh);
             if store.operation_count() <= nth {
                 break;
@@ -281,9 +291,11 @@ async fn a_delta_that_fails_anywhere_cannot_be_started_and_is_completed_by_anoth
             // What failed was not needed.
             fs::remove_dir_all(&target).unwrap();
             continue;
-        }
+        };
         failures += 1;
-        if target.join(MARKER).exists() {
+        let is_begun = target.join(MARKER).exists();
+        assert_eq!(says_taken_apart(&error), is_begun, "{error}");
+        if is_begun {
             begun += 1;
             assert!(!target.join("global/pg_control").exists());
             // Only a restore in place may go on from here: it knows that this was a cluster of somebody's.
@@ -304,6 +316,119 @@ async fn a_delta_that_fails_anywhere_cannot_be_started_and_is_completed_by_anoth
     // What planning has read is not read again, so most fail before anything is changed; how many of the few
     // others are met depends on who reads ahead.
     assert!(failures > 10 && begun > 0, "{failures} {begun}");
+}
+
+/// There is no server of which a backup could be taken.
+#[tokio::test(flavor = "multi_thread")]
+async fn damage_that_a_delta_meets_in_its_middle_calls_for_no_backup() {
+    let repository = Repository::memory();
+    let (made, _scratch, target) = restored(&repository).await;
+    // All of it is to be fetched, and none of it can be decoded.
+    fs::write(target.join("base/5/60"), vec![1; 8192]).unwrap();
+    let keys = made.pack_keys(&repository).await;
+    let newest = made.labels[2].as_str();
+    let key = keys.iter().find(|key| key.contains(newest)).unwrap();
+    let size = repository.get(key).await.unwrap().len();
+    let damaged = made
+        .copy_with_flipped_byte(&repository, key, size / 2)
+        .await;
+    let delta = (target.as_path(), Method::Delta);
+    let error = restore(&damaged, &made, delta, None).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Damaged, "{error}");
+    assert!(says_taken_apart(&error), "{error:?}");
+    let hint = error.hint_text().unwrap();
+    assert!(!hint.contains("full backup"), "{hint}");
+    restore(&repository, &made, delta, None).await.unwrap();
+    made.assert_restored(&target);
+}
+
+/// What version 15 calls its directory in that of a tablespace.
+const VERSION: &str = "PG_15_202209061";
+
+/// A layer with a tablespace in that directory.
+async fn with_tablespace(repository: &Repository, space: &Path) -> Made {
+    let location = Some(space.display().to_string());
+    let oid = 16402;
+    let mut files = generations()[2].clone();
+    let version = format!("pg_tblspc/{oid}/{VERSION}");
+    for directory in [version.clone(), format!("{version}/5")] {
+        files.insert(directory, None);
+    }
+    files.insert(format!("{version}/5/70"), Some(pages(4, 3)));
+    let made = chain(repository, &[files], &[Tablespace { oid, location }], None).await;
+    let control = ControlFile::parse(&made.pg_control).unwrap();
+    assert!(VERSION.ends_with(&control.catalog_version.to_string()));
+    made
+}
+
+/// As after pg_upgrade.
+fn put_another_version(space: &Path) -> PathBuf {
+    let other = space.join("PG_18_202506291/5/1");
+    fs::create_dir_all(other.parent().unwrap()).unwrap();
+    fs::write(&other, b"precious").unwrap();
+    other
+}
+
+/// The data directory was moved away, and the marker in the directory of its tablespace stayed.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_interrupted_delta_left_beside_the_data_directory_is_not_cleared() {
+    let repository = Repository::memory();
+    let scratch = tempfile::tempdir().unwrap();
+    let root = fs::canonicalize(scratch.path()).unwrap();
+    let (target, aside, space) = (root.join("data"), root.join("aside"), root.join("space"));
+    let made = with_tablespace(&repository, &space).await;
+    let fresh = (target.as_path(), Method::Overlay);
+    restore(&repository, &made, fresh, None).await.unwrap();
+    let other = put_another_version(&space);
+    let plan = restore::plan(&made.within(&repository), in_place(&target)).await;
+    let plan = plan.unwrap();
+    restore::execute(&plan, &cancelled()).await.unwrap_err();
+    let left = tree(&space);
+    assert!(left.contains_key(MARKER) && left.contains_key(VERSION));
+
+    fs::rename(&target, &aside).unwrap();
+    let error = restore(&repository, &made, fresh, None).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Refused, "{error}");
+    assert!(error.to_string().contains("incomplete restore"), "{error}");
+    let hint = error.hint_text().unwrap();
+    for words in ["--delta", "--tablespace-map=16402="] {
+        assert!(hint.contains(words), "{words}: {hint}");
+    }
+    assert!(tree(&space) == left && !target.exists());
+
+    fs::rename(&aside, &target).unwrap();
+    let delta = (target.as_path(), Method::Delta);
+    restore(&repository, &made, delta, None).await.unwrap();
+    made.assert_restored(&target);
+    assert_eq!(fs::read(&other).unwrap(), b"precious");
+}
+
+/// It was given up, and another version has used the directory since.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_interrupted_restore_is_given_nothing_but_its_own_version_of_a_tablespace() {
+    let repository = Repository::memory();
+    let scratch = tempfile::tempdir().unwrap();
+    let root = fs::canonicalize(scratch.path()).unwrap();
+    let (target, space) = (root.join("data"), root.join("space"));
+    let made = with_tablespace(&repository, &space).await;
+    let plan = restore::plan(&made.within(&repository), options(&target)).await;
+    let plan = plan.unwrap();
+    restore::execute(&plan, &cancelled()).await.unwrap_err();
+    let half = space.join(VERSION).join("5/half");
+    fs::create_dir_all(half.parent().unwrap()).unwrap();
+    fs::write(&half, b"x").unwrap();
+    let other = put_another_version(&space);
+    let before = tree(&root);
+    let fresh = (target.as_path(), Method::Overlay);
+    let error = restore(&repository, &made, fresh, None).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Refused, "{error}");
+    assert!(error.to_string().contains("PG_18"), "{error}");
+    assert!(tree(&root) == before);
+
+    fs::rename(other.ancestors().nth(2).unwrap(), root.join("elsewhere")).unwrap();
+    restore(&repository, &made, fresh, None).await.unwrap();
+    made.assert_restored(&target);
+    assert!(!half.exists());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -544,6 +669,52 @@ async fn a_link_to_a_disk_that_is_lost_goes_and_makes_no_directory() {
     restore::execute(&plan.unwrap(), &progress).await.unwrap();
     assert!(!link.is_symlink() && !lost.exists());
     made.assert_restored(&target);
+}
+
+/// A server follows it wherever it leads.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_relative_link_is_followed_or_refused_and_never_forgotten() {
+    let repository = Repository::memory();
+    let (made, scratch, target) = restored(&repository).await;
+    let (wal, link) = (scratch.path().join("wal2"), target.join("pg_wal"));
+    fs::rename(&link, &wal).unwrap();
+    symlink("../wal2", &link).unwrap();
+    fs::write(wal.join("old"), b"x").unwrap();
+    let mut delta = in_place(&target);
+    delta.vouched.links_are_own = true;
+    let cluster = made.within(&repository);
+    let plan = restore::plan(&cluster, delta.clone()).await.unwrap();
+    assert_eq!(plan.wal_directory, fs::canonicalize(&wal).ok());
+    restore::execute(&plan, &Progress::default()).await.unwrap();
+    made.assert_restored(&target);
+    assert_eq!(fs::read_link(&link).unwrap(), Path::new("../wal2"));
+    assert!(wal.join("archive_status").is_dir() && !wal.join("old").exists());
+
+    fs::remove_file(&link).unwrap();
+    symlink("../lost/wal2", &link).unwrap();
+    let before = tree(&target);
+    let error = restore::plan(&cluster, delta).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Refused, "{error}");
+    assert!(error.to_string().contains("link \"pg_wal\""), "{error}");
+    let hint = error.hint_text().unwrap();
+    assert!(hint.contains("--wal-dir"), "{hint}");
+    assert!(tree(&target) == before);
+}
+
+/// The server archives on, and the layer's configuration says how.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_layer_says_otherwise_of_archiving_is_noted() {
+    let repository = Repository::memory();
+    let (made, _scratch, target) = restored(&repository).await;
+    let own = "archive_command = '/usr/local/bin/archive %p'\n";
+    fs::write(target.join("postgresql.auto.conf"), own).unwrap();
+    let delta = (target.as_path(), Method::Delta);
+    for is_otherwise in [true, false] {
+        let report = restore(&repository, &made, delta, None).await.unwrap();
+        assert_eq!(report.archive_mode, ArchiveMode::Keep);
+        let notes = report.notes.join("\n");
+        assert_eq!(notes.contains("(archive_command)"), is_otherwise, "{notes}");
+    }
 }
 
 /// Block 0 and 2 of `base/5/10` are overwritten in the base's first frame of three pages: that frame is decoded once,

@@ -9,8 +9,10 @@
 mod restore_common;
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use bytes::Bytes;
+use futures::StreamExt;
 use jiff::Timestamp;
 use pgstrata_engine::health::AlarmKind;
 use pgstrata_engine::info::{self, InfoOptions};
@@ -28,10 +30,13 @@ use pgstrata_layer::wal;
 use pgstrata_pgdata::page::page_checksum;
 use pgstrata_pgdata::relation::BlockNumber;
 use pgstrata_pgdata::{Lsn, TimelineId};
-use pgstrata_store::error::Kind;
+use pgstrata_store::error::{Kind, Result};
 use pgstrata_store::progress::Progress;
 use pgstrata_store::repository::Repository;
-use restore_common::{Made, chain_of_three, expire_by, generations, history, merge_from, rules};
+use pgstrata_store::repository::fault::{Fault, FaultStore};
+use restore_common::{
+    Made, chain_of_three, copy_of, expire_by, generations, history, merge_from, rules,
+};
 
 /// The chain made by hand, with the records that a backup would have left.
 async fn scene() -> (Repository, Made) {
@@ -513,6 +518,54 @@ async fn a_stopped_verification_says_so() {
     let options = VerifyOptions::default();
     let stopped = verify::run(&made.within(&repository), &options, progress).await;
     assert_eq!(stopped.unwrap_err().kind(), Kind::Interrupted);
+}
+
+/// Verifies a copy, of which so many requests are not answered. Answers also what records there are then, and how many requests
+/// there were.
+async fn verify_through(
+    original: &Repository,
+    made: &Made,
+    outage: Range<u64>,
+) -> (Result<VerifyReport>, usize, u64) {
+    let memory = copy_of(original, made).await;
+    let store = FaultStore::new(memory.clone());
+    store.fail(outage, Fault::PassingBefore);
+    let faulty = Repository::with_store(store.clone());
+    let options = VerifyOptions {
+        deep: true,
+        jobs: 1,
+        ..VerifyOptions::default()
+    };
+    let cluster = made.within(&faulty);
+    let verified = verify::run(&cluster, &options, Progress::default()).await;
+    let sound = Repository::with_store(memory);
+    let prefix = made.cluster.verified_prefix();
+    let records = sound.list(&prefix).await.unwrap();
+    (verified, records.len(), store.operation_count())
+}
+
+/// Patience lasts for four tries or five: some outages end before that, and others with the next question.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_outage_that_has_ended_by_the_next_question_is_no_damage() {
+    let (repository, made) = scene().await;
+    let (sound, _, count) = verify_through(&repository, &made, 0..0).await;
+    assert_eq!(sound.unwrap().findings, []);
+    let outcomes = futures::stream::iter(0..count)
+        .map(|nth| verify_through(&repository, &made, nth..nth + 4))
+        .buffer_unordered(16)
+        .collect::<Vec<_>>();
+    let mut ended = 0;
+    for (verified, records, _) in outcomes.await {
+        match verified {
+            Ok(report) => assert_eq!(report.findings, []),
+            Err(error) => {
+                assert_eq!(error.kind(), Kind::Repository, "{error}");
+                assert_eq!(records, 0, "{error}");
+                ended += 1;
+            }
+        }
+    }
+    assert!(ended > 5, "{ended} of {count}");
 }
 
 /// What is wrong with a layer whose objects are all as they were written.

@@ -151,6 +151,7 @@ fn every_transaction_end_is_found(of_test: cluster::Major, major: Major) {
                 | Meaning::TablespaceCreated { .. }
                 | Meaning::DatabaseMade { .. }
                 | Meaning::DatabaseDropped(_)
+                | Meaning::InitForkMade(_)
                 | Meaning::WalLevel(_)
                 | Meaning::Other => None,
             };

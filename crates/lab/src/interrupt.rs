@@ -1,6 +1,7 @@
 //! Ctrl-C: noticed, not obeyed at once, so that servers are stopped and
 //! partial results kept.
 
+use std::fs;
 use std::process::{Child, ExitStatus};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError};
@@ -8,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use postgres::{CancelToken, NoTls};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 /// How often a wait looks up: nobody notices a twentieth of a second.
 const GLANCE: Duration = Duration::from_millis(50);
@@ -21,17 +23,26 @@ static WATCHER: Once = Once::new();
 #[error("interrupted")]
 pub struct Interrupted;
 
-/// Starts noticing SIGINT and SIGTERM.
+/// Starts noticing SIGINT, SIGTERM, and SIGHUP where who has started us has not asked that it be ignored (nohup(1)).
 ///
 /// # Errors
 /// Fails when the kernel refuses.
 pub fn install() -> Result<()> {
     let flag = Arc::clone(FLAG.get_or_init(Arc::default));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+    let hangup = (!ignores_hangup()).then_some(SIGHUP);
+    for signal in [SIGINT, SIGTERM].into_iter().chain(hangup) {
         signal_hook::flag::register(signal, Arc::clone(&flag))
             .context("could not watch for interruption")?;
     }
     Ok(())
+}
+
+/// Whether SIGHUP is ignored, or nobody knows (proc_pid_status(5)).
+fn ignores_hangup() -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let signals = ignored.and_then(|signals| u64::from_str_radix(signals.trim(), 16).ok());
+    signals.is_none_or(|signals| signals >> (SIGHUP - 1) & 1 == 1)
 }
 
 /// Whether the user asked to stop.

@@ -57,6 +57,19 @@ fn tables(cluster: &Cluster) -> String {
 }
 
 #[test]
+fn one_server_reached_in_two_ways_is_measured_by_both() {
+    let cluster = cluster();
+    let lab = Lab::new();
+    let dsn = cluster.conninfo("postgres");
+    let other = format!("{dsn} application_name=other");
+    let (experiment, _) = lab.experiment(&[
+        "seed", "block-io", "--preset", "tiny", "--repeat", "1", "--dsn", &dsn, "--dsn", &other,
+    ]);
+    assert_eq!(experiment.runs.len(), 2);
+    assert_eq!(tables(&cluster), "");
+}
+
+#[test]
 fn a_plain_role_measures_twice_and_leaves_nothing() {
     let cluster = cluster();
     let lab = Lab::new();

@@ -8,13 +8,18 @@
 mod support;
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::fs::Permissions;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use pgstrata_lab::measure::environment::Environment;
 use pgstrata_lab::measure::stat::verdict::Verdict;
-use pgstrata_testbed::cluster::{Cluster, Major};
+use pgstrata_testbed::cluster::{Cluster, Major, StopMode};
+use rustix::process::Signal;
 use support::{Lab, said, text};
 
 fn arm(name: &str, major: Major, more: &str) -> String {
@@ -310,6 +315,12 @@ fn a_server_of_others_has_for_each_arm_what_the_arm_says_and_in_the_end_what_it_
 
 #[test]
 fn an_interrupted_comparison_puts_back_what_it_changed() {
+    for signal in [Signal::INT, Signal::HUP] {
+        check_what_is_put_back_after(signal);
+    }
+}
+
+fn check_what_is_put_back_after(signal: Signal) {
     let cluster = Cluster::builder(Major::V15).start().unwrap();
     let lab = Lab::new();
     let script = lab.scratch.path().join("wait.sql");
@@ -332,10 +343,98 @@ fn an_interrupted_comparison_puts_back_what_it_changed() {
     let written = "SELECT count(*) FROM pg_file_settings WHERE sourcefile ~ 'auto.conf$'";
     assert_eq!(cluster.sql("postgres", written).unwrap(), "1");
     let id = rustix::process::Pid::from_raw(child.id().try_into().unwrap()).unwrap();
-    rustix::process::kill_process(id, rustix::process::Signal::INT).unwrap();
+    rustix::process::kill_process(id, signal).unwrap();
     let rest: Vec<String> = told.map(Result::unwrap).collect();
     assert_eq!(child.wait().unwrap().code(), Some(130), "{rest:?}");
     assert_eq!(cluster.sql("postgres", written).unwrap(), "0");
+}
+
+#[test]
+fn servers_that_take_turns_all_begin_alike() {
+    let lab = Lab::new();
+    let started = lab.scratch.path().join("started");
+    std::fs::write(&started, "").unwrap();
+    for path in [lab.scratch.path(), started.as_path()] {
+        std::fs::set_permissions(path, Permissions::from_mode(0o777)).unwrap();
+    }
+    let script = lab.scratch.path().join("note.sql");
+    let note = format!(
+        "COPY (SELECT pg_postmaster_start_time()) TO PROGRAM 'cat >>{}';\n",
+        started.display()
+    );
+    std::fs::write(&script, note).unwrap();
+    let (base, more) = (
+        arm("base", Major::V15, ""),
+        arm("more", Major::V15, ",guc.work_mem=8MB"),
+    );
+    let script = script.to_str().unwrap();
+    let more = ab(
+        &base,
+        &more,
+        &["--aa", "--state", "reuse", "--blocks", "2", "-w", script],
+    );
+    let (experiment, _) = lab.experiment(&more);
+    let text = std::fs::read_to_string(started).unwrap();
+    let starts: BTreeSet<&str> = text.lines().collect();
+    assert_eq!(experiment.runs.len(), 6);
+    assert_eq!(starts.len(), experiment.runs.len(), "{starts:?}");
+}
+
+#[test]
+fn what_an_interrupted_run_has_logged_is_not_of_the_next() {
+    let lab = Lab::new();
+    let run = lab.out().join("runs/000-one");
+    std::fs::create_dir_all(&run).unwrap();
+    std::fs::write(run.join("log.1"), "0 1 2").unwrap();
+    let one = arm("one", Major::V15, "");
+    let mut words = vec!["run", "--arm", &one, "--repeat", "1"];
+    words.extend(QUICK);
+    let (experiment, _) = lab.experiment(&words);
+    assert!(experiment.runs[0].values["tps"] > 0.0);
+}
+
+#[test]
+fn a_copy_of_a_cluster_is_not_the_cluster() {
+    let lab = Lab::new();
+    let archived = lab.scratch.path().join("archived");
+    let archive = format!("touch {}", archived.display());
+    std::fs::set_permissions(lab.scratch.path(), Permissions::from_mode(0o777)).unwrap();
+    let cluster = Cluster::builder(Major::V15)
+        .conf("archive_mode", "on")
+        .start()
+        .unwrap();
+    let setting = format!("ALTER SYSTEM SET archive_command = '{archive}'");
+    cluster.sql("postgres", &setting).unwrap();
+    cluster.stop(StopMode::Fast).unwrap();
+    let measure = |pgdata: &Path| {
+        let arm = arm("one", Major::V15, &format!(",pgdata={}", pgdata.display()));
+        let out = lab.out();
+        let mut words = vec!["run", "--arm", &arm, "--repeat", "1", "--state", "restore"];
+        words.extend(QUICK);
+        words.extend(["--out", out.to_str().unwrap()]);
+        lab.run(&words)
+    };
+    let link = lab.scratch.path().join("link");
+    symlink(cluster.pgdata(), &link).unwrap();
+    let _ = std::fs::remove_file(&archived);
+    let before = wal_of(cluster.pgdata());
+    let output = measure(&link);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert!(!archived.exists());
+    assert_eq!(wal_of(cluster.pgdata()), before);
+
+    let elsewhere = lab.scratch.path().join("wal");
+    std::fs::rename(cluster.pgdata().join("pg_wal"), &elsewhere).unwrap();
+    symlink(&elsewhere, cluster.pgdata().join("pg_wal")).unwrap();
+    let output = measure(cluster.pgdata());
+    assert_ne!(output.status.code(), Some(0), "{}", said(&output));
+    let told = text(&output.stderr);
+    assert!(told.contains("pg_wal\" is a symbolic link"), "{told}");
+}
+
+fn wal_of(pgdata: &Path) -> BTreeSet<OsString> {
+    let entries = std::fs::read_dir(pgdata.join("pg_wal")).unwrap();
+    entries.map(|entry| entry.unwrap().file_name()).collect()
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::process::Output;
 
 use pgstrata_lab::format::Unit;
 use pgstrata_lab::measure::environment::warning::warning;
-use pgstrata_lab::measure::result::{Experiment, Metric, UNSUSTAINED};
+use pgstrata_lab::measure::result::{Experiment, Metric, UNSUSTAINED, WITHHELD};
 use pgstrata_lab::measure::stat::verdict::Better;
 use pgstrata_lab::report::analysis::analyse;
 use quick_junit::Report;
@@ -135,6 +135,47 @@ fn percentiles_of_those_blocks_alone_that_went_well_have_no_verdict() {
     // The rest is compared as ever.
     let output = ask(&lab, &["gate", "--fail-if", "tps < 0.9"]);
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+}
+
+#[test]
+fn blocks_in_which_both_arms_left_too_much_undone_to_tell_are_missing() {
+    let lab = saved(1.0, 0.01);
+    let mut experiment = made::experiment(1.0, 0.01);
+    let p99 = Metric::new("p99", "p99", Unit::Seconds, Better::Lower);
+    experiment.metrics.push(p99);
+    for run in &mut experiment.runs {
+        run.facts
+            .extend([("rate".to_owned(), "sustained".to_owned())]);
+        if run.block < 4 {
+            run.facts.extend([("p99".to_owned(), WITHHELD.to_owned())]);
+        } else {
+            let p99 = run.values["tps"] / 100_000.0;
+            run.values.insert("p99".to_owned(), p99);
+        }
+    }
+    experiment.save(&lab.out()).unwrap();
+    let output = ask(&lab, &["gate", "--fail-if", "p99 > 1.05"]);
+    assert_eq!(output.status.code(), Some(3), "{}", said(&output));
+}
+
+#[test]
+fn a_result_without_an_arm_to_judge_cannot_pass() {
+    let lab = saved(1.0, 0.01);
+    let mut again = made::experiment(0.5, 0.01);
+    again.plan.same_again = true;
+    let mut alone = made::experiment(1.0, 0.01);
+    alone.arms.truncate(1);
+    alone.runs.retain(|run| run.arm == 0);
+    for experiment in [again, alone] {
+        experiment.save(&lab.out()).unwrap();
+        let output = ask(&lab, &["gate", "--fail-if", "tps < 0.98"]);
+        assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+        assert!(
+            text(&output.stderr).contains("no arm beside the base"),
+            "{}",
+            said(&output)
+        );
+    }
 }
 
 #[test]

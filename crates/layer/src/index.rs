@@ -11,9 +11,11 @@ use bytes::Bytes;
 
 use crate::bytes::{Cursor, put_signed, put_varint, to_u64, to_usize};
 use crate::digest::{checksum, contents_hex};
-use crate::entry::{BlockRun, DigestRef, EntryKind, FileEntry, FrameRef, MAX_PATH_BYTES};
+use crate::entry::{
+    BLOCK_BYTES, BlockRun, DigestRef, EntryKind, FileEntry, FrameRef, MAX_PATH_BYTES,
+};
 use crate::error::{Error, Result};
-use crate::frame::{Codec, FrameDecoder, FrameEncoder, MAX_RAW_BYTES, split_checked};
+use crate::frame::{Codec, FrameDecoder, FrameEncoder, MAX_RAW_BYTES, PAGES, split_checked};
 use crate::manifest::IndexPartRef;
 use crate::object::{self, ObjectHeader};
 
@@ -33,9 +35,26 @@ const BLOCK_RAW_BYTES: usize = 64 << 10;
 /// tenth of this.
 const MAX_ENTRY_BYTES: usize = 16 << 20;
 
+/// Plain files up to this size are in frames as small as those of relations. A larger one is in the largest frames there are: of
+/// small ones its entry would be full at about 128 GiB.
+pub const LARGE_PLAIN_BYTES: u64 = 16 << 30;
+
+/// The largest plain file for whose frames an entry has room. There each takes at most 20 bytes (5 for its pack, 1 for its
+/// offset, 3 for its length, 8 for its checksum, 3 for its run), when they lie one behind the other.
+pub const MAX_PLAIN_BYTES: u64 = 768 << 30;
+
 const MAGIC: [u8; 8] = *b"PGSTINDX";
 const TRAILER_MAGIC: [u8; 8] = *b"PGSXEND1";
 const DIGEST_MAGIC: [u8; 8] = *b"PGSTDGST";
+
+/// Bytes of a plain file of this size in each of its frames; `None` when an entry has no room for all of them.
+#[must_use]
+pub fn plain_frame_bytes(size_bytes: u64) -> Option<usize> {
+    if size_bytes <= LARGE_PLAIN_BYTES {
+        return Some(PAGES * to_usize(BLOCK_BYTES));
+    }
+    (size_bytes <= MAX_PLAIN_BYTES).then_some(MAX_RAW_BYTES)
+}
 
 /// A part of the index that is ready to be stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -458,9 +477,10 @@ impl IndexReader {
         if length > MAX_ENTRY_BYTES {
             return Err(Error::damaged("has an entry that is too large"));
         }
-        self.used += prefix;
-        self.fill(length)?;
-        let body = self.used..self.used + length;
+        // With its length in front of it: whoever reads the entry again begins there.
+        self.fill(prefix + length)?;
+        let begin = self.used + prefix;
+        let body = begin..begin + length;
         if body.end > self.decoded.len() {
             return Err(Error::damaged("ends within an entry"));
         }
@@ -742,52 +762,4 @@ pub fn digests_of(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::error::Kind;
-
-    fn directory(path: &str) -> FileEntry {
-        FileEntry {
-            path: path.to_owned(),
-            kind: EntryKind::Directory,
-            mode: 0o700,
-            modified: 0,
-            size_bytes: 0,
-            identity: 0,
-            inherit_limit: 0,
-            content_digest: None,
-            frames: Vec::new(),
-            zero_runs: Vec::new(),
-            page_digests: DigestRef::default(),
-        }
-    }
-
-    #[test]
-    fn a_path_may_share_half_a_letter_with_the_one_before() {
-        let mut body = Vec::new();
-        encode_entry(&directory("zo\u{eb}"), "zo\u{e9}", &mut body);
-        assert_eq!(body[..2], [3, 1]);
-        let path = decode_entry(&body, "zo\u{e9}", 0).unwrap().path;
-        assert_eq!(path, "zo\u{eb}");
-        // Of a letter that is another's half nothing is text.
-        assert!(decode_entry(&body, "zoe\u{e9}", 0).is_err());
-    }
-
-    #[test]
-    fn a_path_that_leads_out_of_the_target_is_damage() {
-        for path in [
-            "../evil",
-            "/etc/passwd",
-            "base/../../evil",
-            "base//x",
-            "./x",
-            "a/.",
-        ] {
-            let mut body = Vec::new();
-            encode_entry(&directory(path), "", &mut body);
-            let error = decode_entry(&body, "", 0).unwrap_err();
-            assert_eq!(error.kind(), Kind::Damaged, "{path}");
-            assert!(error.to_string().contains("plain relative path"), "{error}");
-        }
-    }
-}
+mod tests;

@@ -2,18 +2,18 @@
 //!
 //! [`RecordReader`] takes the bytes of one segment, in order and in pieces of any size, and hands out its records. Of most
 //! it reads the header alone; transaction ends, restore points, checkpoints, new tablespaces, databases that are made
-//! or dropped, and changes of `wal_level` are gathered whole, and their checksum is checked. A record that began in an earlier segment is passed over; one that goes on
-//! in the next is completed by [`RecordReader::follow`]. Every page must be the one that belongs there, and every record must
+//! or dropped, new files of relations, and changes of `wal_level` are gathered whole, and their checksum is checked. A record that
+//! began in an earlier segment is passed over; one that goes on in the next is completed by [`RecordReader::follow`]. Every page must be the one that belongs there, and every record must
 //! point back to the one before it, as the server's own reader (`xlogreader.c`) wants it. Whatever does not fit is an error.
 //!
 //! The layouts are those of `access/xlogrecord.h`, `access/xlog_internal.h`, `access/xact.h`, `access/rmgrlist.h`,
-//! `catalog/pg_control.h` and `commands/dbcommands_xlog.h`. From 15 to 18 only `xl_xact_stats_item` differs.
+//! `catalog/pg_control.h`, `catalog/storage_xlog.h` and `commands/dbcommands_xlog.h`. From 15 to 18 only `xl_xact_stats_item` differs.
 
 mod decode;
 
 use crate::bytes::Fields;
 use crate::control::WalLevel;
-use crate::relation::DatabaseDirectory;
+use crate::relation::{DatabaseDirectory, RelationFork};
 use crate::wal_pages::WAL_PAGE_BYTES;
 use crate::{
     Error, FileChecksum, Lsn, Major, Result, TimelineId, WalPageHeader, WalSegment, WalSegmentSize,
@@ -46,9 +46,10 @@ const MOST_RECORD_BYTES: u64 = 1 << 30;
 /// Records begin at multiples of this (`MAXIMUM_ALIGNOF`).
 const ALIGNMENT: u64 = 8;
 
-/// `RM_XLOG_ID`, `RM_XACT_ID`, `RM_DBASE_ID` and `RM_TBLSPC_ID`.
+/// `RM_XLOG_ID`, `RM_XACT_ID`, `RM_SMGR_ID`, `RM_DBASE_ID` and `RM_TBLSPC_ID`.
 const XLOG: u8 = 0;
 const XACT: u8 = 1;
+const STORAGE: u8 = 2;
 const DATABASE: u8 = 4;
 const TABLESPACE: u8 = 5;
 /// `RM_MAX_BUILTIN_ID` (`RM_LOGICALMSG_ID`), and `RM_MIN_CUSTOM_ID` of extensions.
@@ -65,6 +66,10 @@ const XLOG_RESTORE_POINT: u8 = 0x70;
 
 /// Headers of the record and its data, then `xl_parameter_change`.
 const PARAMETER_CHANGE_BYTES: u64 = 24 + 2 + 28;
+
+/// `XLOG_SMGR_CREATE`, and headers of the record and its data, then `xl_smgr_create`.
+const STORAGE_CREATE: u8 = 0x10;
+const STORAGE_CREATE_BYTES: u64 = 24 + 2 + 16;
 
 /// `XLOG_DBASE_CREATE_FILE_COPY`, `XLOG_DBASE_CREATE_WAL_LOG` and `XLOG_DBASE_DROP`.
 const DATABASE_COPY: u8 = 0x00;
@@ -167,6 +172,9 @@ pub enum Meaning {
     },
     /// `DROP DATABASE`, or the end of a move: these directories were removed.
     DatabaseDropped(Vec<DatabaseDirectory>),
+    /// The init fork of a relation was made: the relation is unlogged, and at the end of recovery the server makes its main fork
+    /// of that one.
+    InitForkMade(RelationFork),
     /// What the server had for `wal_level` from there on; it may be what it had before.
     WalLevel(WalLevel),
     /// Anything else: nothing but the header was read.
@@ -312,14 +320,17 @@ impl RecordReader {
         }
     }
 
-    /// Whether a record goes on behind what was read that may be of a tablespace's creation.
+    /// Whether a record goes on behind what was read that may be of a tablespace's creation, or of an init fork's.
     #[must_use]
-    pub fn may_go_on_to_create_tablespace(&self) -> bool {
+    pub fn may_go_on_to_create(&self) -> bool {
         match &self.state {
             ScanState::Within(partial) if partial.header.len() == RECORD_HEADER_BYTES => {
-                RecordHeader::of(partial).manager == TABLESPACE && partial.body.is_some()
+                let manager = RecordHeader::of(partial).manager;
+                [TABLESPACE, STORAGE].contains(&manager) && partial.body.is_some()
             }
-            ScanState::Within(partial) => partial.length <= MOST_TABLESPACE_BYTES,
+            ScanState::Within(partial) => {
+                partial.length <= MOST_TABLESPACE_BYTES || partial.length == STORAGE_CREATE_BYTES
+            }
             _ => false,
         }
     }
@@ -595,6 +606,7 @@ impl RecordReader {
                     | XACT_COMMIT_PREPARED
                     | XACT_ABORT_PREPARED
             )),
+            STORAGE => Ok(header.info == STORAGE_CREATE),
             DATABASE => Ok(matches!(
                 header.info,
                 DATABASE_COPY | DATABASE_CREATE | DATABASE_DROP
@@ -695,6 +707,7 @@ impl RecordHeader {
             (XLOG, XLOG_RESTORE_POINT) => return decode::restore_point(data),
             (XLOG, XLOG_PARAMETER_CHANGE) => return decode::parameter_change(data),
             (XLOG, _) => return decode::checkpoint(data),
+            (STORAGE, _) => return decode::relation_file_made(data),
             (DATABASE, DATABASE_COPY) => return decode::database_copied(data),
             (DATABASE, DATABASE_CREATE) => return decode::database_created(data),
             (DATABASE, _) => return decode::database_dropped(data),

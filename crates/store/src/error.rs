@@ -178,6 +178,13 @@ impl Error {
         self
     }
 
+    /// Puts what else there is to say behind it.
+    #[must_use]
+    pub fn followed_by(mut self, more: impl fmt::Display) -> Self {
+        self.message = format!("{}{more}", self.message);
+        self
+    }
+
     /// The class of failure.
     #[must_use]
     pub fn kind(&self) -> Kind {

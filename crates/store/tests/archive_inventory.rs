@@ -268,3 +268,49 @@ async fn a_segment_that_the_store_lists_and_does_not_find_is_not_the_end() {
     let is_listed = |error: &String| error.contains("the store lists it");
     assert!(told.iter().any(is_listed), "{told:#?}");
 }
+
+/// A segment that was stored once more was archived, though the object for which that stands in has gone.
+#[tokio::test]
+async fn rule_13_6_the_archive_does_not_end_before_what_stands_in_for_an_object() {
+    let repository = wal::repository().await;
+    let key = format!("main/wal/00000001/{}", wal::file_name(1, 2));
+    repository.create(&key, "damaged".into()).await.unwrap();
+    push_segment(&repository, 1, 2).await;
+    repository.delete(&key).await.unwrap();
+    for (number, kind) in [
+        (1, Some(Kind::WalMissing)),
+        (2, None),
+        (3, Some(Kind::NotFound)),
+    ] {
+        let scratch = tempfile::tempdir().unwrap();
+        let got = archive::get(
+            &wal::cluster_in(&repository),
+            &wal::file_name(1, number),
+            &scratch.path().join("to"),
+            &GetOptions::default(),
+        )
+        .await;
+        let failed = got.err().map(|error| error.kind());
+        assert_eq!(failed, kind, "{number}");
+    }
+}
+
+/// Two servers were promoted out of one segment. No recovery reads such a file, and whoever pushes it is told what to do.
+#[tokio::test]
+async fn a_partial_segment_that_waits_is_no_sign_of_another_history() {
+    let repository = wal::repository().await;
+    let partial = format!("{}.partial", wal::file_name(1, 5));
+    let contents = |fill| wal::contents(wal::segment(1, 5), wal::size(), fill);
+    push(&repository, &partial, &contents(1)).await;
+    let pg_wal = tempfile::tempdir().unwrap();
+    std::fs::create_dir(pg_wal.path().join("archive_status")).unwrap();
+    std::fs::write(pg_wal.path().join(&partial), contents(2)).unwrap();
+    let mark = format!("archive_status/{partial}.ready");
+    std::fs::write(pg_wal.path().join(mark), "").unwrap();
+    let cluster = wal::cluster_in(&repository);
+    let held = Archive::load(&cluster).await.unwrap();
+    let waiting = archive::waiting_files(pg_wal.path(), wal::size()).unwrap();
+    let compared = held.compare_waiting(pg_wal.path(), &waiting).await.unwrap();
+    assert!(compared.other.is_none());
+    assert_eq!(compared.unknown[0].0, partial);
+}

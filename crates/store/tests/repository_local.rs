@@ -7,6 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use bytes::Bytes;
 use pgstrata_store::error::Kind;
 use pgstrata_store::repository::{Repository, RepositoryOptions};
+use rustix::process::{Uid, geteuid};
 
 fn open(directory: &std::path::Path) -> Repository {
     let url = format!("file://{}", directory.display());
@@ -96,6 +97,55 @@ async fn nothing_is_put_where_the_repository_was_before_it_went_away() {
     std::fs::remove_dir(&root).unwrap();
     std::fs::rename(&away, &root).unwrap();
     repository.create("main/wal/1/file", body()).await.unwrap();
+}
+
+/// No user has that number, and no file.
+const SOMEBODY: u32 = 12_345;
+
+/// Runs it as a user who is not root, who may read everything. Threads have users of their own: those that reach files are new.
+fn as_somebody(act: impl Future<Output = ()>) {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    runtime.enable_all();
+    if geteuid().is_root() {
+        runtime.on_thread_start(|| {
+            let user = Uid::from_raw(SOMEBODY);
+            rustix::thread::set_thread_res_uid(user, user, user).unwrap();
+        });
+    }
+    runtime.build().unwrap().block_on(act);
+}
+
+#[test]
+fn a_directory_whose_parent_may_be_entered_and_not_read_is_written() {
+    let scratch = tempfile::tempdir().unwrap();
+    let let_others = |mode| {
+        let mode = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(scratch.path(), mode).unwrap();
+    };
+    let (there, new) = (scratch.path().join("there"), scratch.path().join("new"));
+    std::fs::create_dir(&there).unwrap();
+    if geteuid().is_root() {
+        std::os::unix::fs::chown(&there, Some(SOMEBODY), None).unwrap();
+    }
+    let body = Bytes::from_static(b"x");
+    let_others(0o111);
+    as_somebody(async {
+        let repository = open(&there);
+        let created = repository.create("main/mark/a/000000", body.clone()).await;
+        created.unwrap();
+        assert_eq!(repository.get("main/mark/a/000000").await.unwrap(), body);
+    });
+    // The name of what it has made itself must not be lost.
+    let_others(0o333);
+    as_somebody(async {
+        let created = open(&new).create("main/cluster", body.clone()).await;
+        let error = created.unwrap_err();
+        assert_eq!(error.kind(), Kind::Repository, "{error}");
+        let parent = format!("\"{}\", in which it is,", scratch.path().display());
+        assert!(error.to_string().contains(&parent), "{error}");
+        assert_eq!(error.hint_text(), None, "{error}");
+    });
+    let_others(0o700);
 }
 
 /// Nor does anybody wait for the other end of a pipe.

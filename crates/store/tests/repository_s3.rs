@@ -283,6 +283,9 @@ fn bad_urls_and_options_are_usage_errors() {
         "file://relative/x",
         "file:///a/../b",
         "s3://key:secret@bucket/x",
+        "s3://my bucket/x",
+        "s3://bucket\n/x",
+        "az://my container/x",
     ];
     for url in urls {
         let error = Repository::open(&RepositoryOptions::new(url)).unwrap_err();
@@ -294,6 +297,69 @@ fn bad_urls_and_options_are_usage_errors() {
         let error = Repository::open(&options).unwrap_err();
         assert_eq!(error.kind(), Kind::Usage, "{url}");
         assert!(error.to_string().contains("colour"), "{error}");
+    }
+}
+
+/// Refused as a mistake, with that word, and without a secret. The client would panic with the first request.
+fn require_usage(options: &RepositoryOptions, (key, value): (&str, &str), word: &str) {
+    let error = Repository::open(&options.clone().with(key, value)).unwrap_err();
+    assert_eq!(error.kind(), Kind::Usage, "{key} {value:?}: {error}");
+    let told = format!("{error}; {}", error.hint_text().unwrap());
+    assert!(told.contains(word), "{key} {value:?}: {told}");
+    assert!(!told.contains("secret-"), "{told}");
+}
+
+#[test]
+fn an_address_that_is_none_is_a_usage_error_that_says_how_to_write_it() {
+    let s3 = RepositoryOptions::new("s3://b/p");
+    let google = RepositoryOptions::new("gs://b/p").with("skip_signature", "true");
+    let azure = RepositoryOptions::new("az://b/p").with("account_name", "account");
+    for (options, key, address) in [
+        (&s3, "endpoint", "minio:9000"),
+        (&s3, "endpoint", "minio.example.com"),
+        (&google, "base_url", "storage.example.com"),
+        (&azure, "endpoint", "azurite:10000/account"),
+        (&azure, "authority_host", "login.example.com"),
+    ] {
+        let written = format!("write https://{address},");
+        require_usage(options, (key, address), &written);
+    }
+    for address in [
+        "",
+        "https://",
+        "ftp://minio",
+        "http://127.0.0.1:99999",
+        "https://key:secret-x@min io",
+    ] {
+        require_usage(&s3, ("endpoint", address), "like https://minio:9000");
+    }
+    // Where the bucket is part of the host's name, fewer names can be.
+    let mut hosted = s3.with("path_style", "false");
+    Repository::open(&hosted).unwrap();
+    hosted.url = "s3://tenant:b/p".to_owned();
+    require_usage(&hosted, ("path_style", "false"), "bucket");
+    Repository::open(&hosted.with("path_style", "true")).unwrap();
+}
+
+#[test]
+fn a_value_that_no_header_holds_is_a_usage_error() {
+    let far = RepositoryOptions::new("s3://b/p");
+    let near = far.clone().with("endpoint", "http://127.0.0.1:1");
+    let google = RepositoryOptions::new("gs://b/p");
+    let azure = RepositoryOptions::new("az://b/p").with("account_name", "account");
+    for (options, key, value) in [
+        (&far, "region", "eu west"),
+        (&near, "region", "eu\n"),
+        (&near, "access_key_id", "A\n"),
+        (&near, "session_token", "secret-x\n"),
+        (&near, "session_token", "secret-\0"),
+        (&near, "default_content_type", "x\n"),
+        (&google, "bearer_token", "secret-x\n"),
+        (&azure, "token", "secret-x\n"),
+        (&azure, "account_name", "account\n"),
+        (&azure, "tenant_id", "a tenant"),
+    ] {
+        require_usage(options, (key, value), key);
     }
 }
 

@@ -76,8 +76,8 @@ pub(crate) struct RestoreArgs {
 
     /// Choose whether the restored server archives [default: off; with --delta see below]
     ///
-    /// The default keeps a copy from archiving beside its source. With --delta the default is what the directory's
-    /// configuration says, if the directory is known to be the cluster's own.
+    /// The default keeps a copy from archiving beside its source. With --delta the default is "keep" if the directory is
+    /// known to be the cluster's own, and its configuration archives this cluster: then the backup's configuration decides.
     #[arg(long, value_enum, value_name = "MODE")]
     pub(crate) archive_mode: Option<ArchiveMode>,
 

@@ -5,7 +5,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::time::Duration;
 
-use pgstrata_engine::restore::require_own_tablespaces;
+use pgstrata_engine::restore::make_way;
 use pgstrata_engine::server::{CONTROL_PATH, read_control};
 use pgstrata_store::archive::{
     self, Ahead, GetOptions, GetOutcome, Notes, PushOptions, PushOutcome, Pushed, Source, Spool,
@@ -179,7 +179,7 @@ pub(super) async fn get_file(
     let outcome = archive::get(cluster, &args.name, &args.path, &options).await?;
     if let Some(control) = control {
         let fetched = (&*args.name, &*args.path);
-        if let Err(error) = require_own_tablespaces(cluster, (&here, control), fetched).await {
+        if let Err(error) = make_way(cluster, (&here, control), fetched).await {
             // Nobody may take it for fetched.
             let _ = fs::remove_file(&args.path);
             return match error.kind() {

@@ -16,6 +16,7 @@ use super::archive::Holes;
 use super::{Context, label_or_latest};
 use crate::args::{ArchiveMode, AsOfArgs, RestoreArgs, TargetAction};
 use crate::config::absolute;
+use crate::identity::in_utf8;
 use crate::progress::Act;
 
 /// `said` is what the user was told of the repositories.
@@ -133,7 +134,7 @@ fn spelled(value: impl ValueEnum) -> String {
 fn restore_command(context: &Context, as_of: &AsOfArgs) -> Result<Vec<String>> {
     let program =
         env::current_exe().context(|| "could not find this program's own path".to_owned())?;
-    let mut command = vec![program.display().to_string()];
+    let mut command = vec![in_utf8(&program)?.to_owned()];
     command.extend(context.config.as_flags()?);
     command.push("archive-get".to_owned());
     let moment = as_of.repository_as_of.iter();

@@ -1,5 +1,7 @@
 //! `verify`.
 
+use std::cmp::Reverse;
+
 use indicatif::{BinaryBytes, HumanCount};
 use pgstrata_engine::health::{Alarm, AlarmKind};
 use pgstrata_engine::info::server::{self, NotLookedAt, ServerHealth};
@@ -79,7 +81,13 @@ async fn of_info(
         (AlarmKind::Layer, Some(label)) => is_of_all && !is_told(verified, label),
         _ => false,
     });
-    told.alarms.splice(0..0, alarms.chain(left));
+    add(told, alarms.chain(left));
+}
+
+/// Puts these before what the server told, and the worst of all first.
+fn add(told: &mut ServerHealth, alarms: impl IntoIterator<Item = Alarm>) {
+    told.alarms.splice(0..0, alarms);
+    told.alarms.sort_by_key(|alarm| Reverse(alarm.severity));
 }
 
 /// What cannot be judged is not in order. But who has no key was never told of branches, and reads that.
@@ -104,7 +112,7 @@ fn not_known(error: &Error, options: &InfoOptions, told: &mut ServerHealth) {
             "whether a restore would ask which branch is meant",
         ),
     };
-    told.alarms.push(Alarm {
+    let alarm = Alarm {
         severity,
         kind,
         layer: None,
@@ -114,7 +122,8 @@ fn not_known(error: &Error, options: &InfoOptions, told: &mut ServerHealth) {
             .hint_text()
             .unwrap_or("run \"pgstrata info\", and do what it says")
             .to_owned(),
-    });
+    };
+    add(told, [alarm]);
 }
 
 /// Whether the report has anything of the layer.
@@ -240,5 +249,38 @@ mod tests {
             unknown(None),
             (AlarmKind::Timelines, Value::from("warning"))
         );
+    }
+
+    #[test]
+    fn alarms_are_told_the_worst_first_and_those_of_the_repository_before_the_servers() {
+        let alarm = |severity, kind| Alarm {
+            severity,
+            kind,
+            layer: None,
+            reason: String::new(),
+            lost: None,
+            to_do: String::new(),
+        };
+        let (warning, error) = (Severity::Warning, Severity::Error);
+        let mut told = ServerHealth {
+            alarms: vec![
+                alarm(error, AlarmKind::Archiver),
+                alarm(warning, AlarmKind::Slots),
+            ],
+            ..ServerHealth::default()
+        };
+        let of_repository = [
+            alarm(warning, AlarmKind::Timelines),
+            alarm(error, AlarmKind::Layer),
+        ];
+        add(&mut told, of_repository);
+        let kinds: Vec<AlarmKind> = told.alarms.iter().map(|alarm| alarm.kind).collect();
+        let expected = [
+            AlarmKind::Layer,
+            AlarmKind::Archiver,
+            AlarmKind::Timelines,
+            AlarmKind::Slots,
+        ];
+        assert_eq!(kinds, expected);
     }
 }

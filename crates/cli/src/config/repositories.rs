@@ -70,6 +70,12 @@ fn address(url: &str) -> String {
     format!("{}://{}{path}", scheme.to_lowercase(), host.to_lowercase())
 }
 
+/// The kind of store at a URL. What is no URL is the path of a directory.
+fn kind(url: &str) -> String {
+    url.split_once("://")
+        .map_or_else(|| "file".to_owned(), |(scheme, _)| scheme.to_lowercase())
+}
+
 /// A repository of the file that a command uses.
 #[derive(Clone, Debug)]
 pub(crate) struct Chosen {
@@ -255,12 +261,28 @@ impl Config {
         (global.s3_ca_file, global.seal_id) = (None, None);
         (global.credentials, global.storage) = more;
         if !of_file {
-            let top = &mut one.settings;
-            (top.s3_endpoint, top.s3_region, top.s3_path_style) = (None, None, None);
-            (top.s3_ca_file, top.credentials, top.seal_id) = (None, None, None);
-            one.storage.clear();
+            one.forget_store();
+            one.settings.seal_id = None;
         }
         Ok(one)
+    }
+
+    /// What the file says of its repository's store says nothing of one of another kind that the command line names, or the
+    /// environment.
+    pub(super) fn leave_other_store(&mut self) {
+        let of_file = self.settings.repo.as_deref();
+        let kinds = self.global.repo.as_deref().zip(of_file);
+        if kinds.is_some_and(|(told, of_file)| kind(told) != kind(of_file)) {
+            self.forget_store();
+        }
+    }
+
+    /// Nothing that the file says at its top is used to reach a store.
+    fn forget_store(&mut self) {
+        let top = &mut self.settings;
+        (top.s3_endpoint, top.s3_region, top.s3_path_style) = (None, None, None);
+        (top.s3_ca_file, top.credentials) = (None, None);
+        self.storage.clear();
     }
 
     /// Options that would be those of every repository are those of none.

@@ -6,22 +6,31 @@ use super::*;
 const FILE: i32 = 17;
 
 /// What may stand in the table of `far`, and the exit code for it alone: a secret that is not mounted, one that others may
-/// read, an option that the store does not have.
-fn mistakes(two: &Two) -> [(String, i32); 3] {
+/// read, an option that the store does not have, an address without a scheme, a key that no request can carry.
+fn mistakes(two: &Two) -> [(String, i32); 5] {
     let keys = two.stage.cluster.create_dir("keys").unwrap();
-    let open = keys.join("open.toml");
-    fs::write(&open, "access_key_id = 'x'\nsecret_access_key = 'xxxx'\n").unwrap();
-    fs::set_permissions(&open, fs::Permissions::from_mode(0o644)).unwrap();
-    two.stage.cluster.own(&open).unwrap();
+    let written = |name: &str, key: &str, mode| {
+        let file = keys.join(name);
+        let text = format!("access_key_id = {key}\nsecret_access_key = 'xxxx'\n");
+        fs::write(&file, text).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
+        two.stage.cluster.own(&file).unwrap();
+        file
+    };
+    let open = written("open.toml", "'x'", 0o644);
+    let broken = written("broken.toml", "\"x\\n\"", 0o600);
     let with = |path: &Path| {
         let shown = path.display();
         format!("repo = 's3://backups/far'\ncredentials = '{shown}'\n")
     };
     let mistyped = "repo = 's3://backups/far'\n[repositories.far.storage]\nacess_key = 'x'\n";
+    let nowhere = "repo = 's3://backups/far'\ns3-endpoint = 'minio:9000'\n";
     [
         (with(&keys.join("absent.toml")), FILE),
         (with(&open), REFUSED),
         (mistyped.to_owned(), USAGE),
+        (nowhere.to_owned(), USAGE),
+        (with(&broken), USAGE),
     ]
 }
 

@@ -46,18 +46,11 @@ impl SecuredWal<'_> {
         match self.acts().await {
             Ok(acts) => judge(&acts, seen, self.major),
             // As on a host that cannot read what it has sealed.
-            Err(error) if !seen.went => {
+            Err(error) if !seen.went && !seen.lost => {
                 tracing::debug!("no directory of a database was removed, and {error}");
                 Ok(())
             }
-            Err(error) => Err(Error::new(
-                Kind::Refused,
-                format!(
-                    "a database was made and one was removed while the backup ran, and the WAL that tells whether one is a \
-                     copy of the other cannot be read: {error}"
-                ),
-            )
-            .hint(AGAIN)),
+            Err(error) => Err(untold(seen, &error)),
         }
     }
 
@@ -182,6 +175,22 @@ fn stays(directory: &DatabaseDirectory, acts: &[Meaning]) -> bool {
     !acts.iter().any(drops)
 }
 
+/// What the WAL would have to tell, which cannot be read.
+fn untold(seen: &DatabasesSeen, error: &Error) -> Error {
+    let other = match seen.went {
+        true => "one was removed or moved",
+        false => "one lost a file of which the new one has the like",
+    };
+    Error::new(
+        Kind::Refused,
+        format!(
+            "a database was made and {other} while the backup ran, and the WAL that tells whether one is a copy of the other \
+             cannot be read: {error}"
+        ),
+    )
+    .hint(AGAIN)
+}
+
 fn refuse(directory: &DatabaseDirectory, source: &DatabaseDirectory, major: Major) -> Error {
     let (from, to) = (source.path(major), directory.path(major));
     let (database, copied) = (directory.database, source.database);
@@ -229,6 +238,7 @@ mod tests {
         let seen = DatabasesSeen {
             came: true,
             went: true,
+            lost: false,
             whole: whole.iter().map(|number| directory(*number)).collect(),
         };
         let judged = judge(acts, &seen, Major::V15);

@@ -27,7 +27,9 @@ use super::options::{BackupOptions, CorruptPagePolicy};
 use super::phases::Stopwatch;
 use super::repeated::SecuredWal;
 use super::report::{BackupPlan, BackupReport};
-use super::standby::{Finisher, SegmentEnd, check_one_timeline};
+use super::standby::{
+    Finisher, SegmentEnd, require_not_promoted, require_one_timeline, unless_promoted,
+};
 use super::wal::{self, Following, ServerArchive, Stream, WalChoice, WalRoute};
 use crate::frames::{Chain, LayerWriter};
 use crate::priority::{self, Impact};
@@ -303,17 +305,18 @@ impl Backup<'_> {
         }
         let following =
             stream.map(|stream| stream.follow(start.timeline(), start.lsn, &self.abort));
-        let mut copied = self.copy(ready, &start, token).await?;
+        let copying = self.copy(ready, &start, token);
+        let mut copied = unless_promoted(&ready.session, &self.abort, copying).await?;
         self.stopwatch.end("copy");
-        let lacking = std::mem::take(&mut copied.stored.assembled.lacking);
-        let checking = self.check_still(ready, &start, &lacking);
+        let missing = std::mem::take(&mut copied.stored.assembled.missing);
+        let checking = self.check_still(ready, &start, &missing);
         let databases = self.abort.guard(checking).await?;
         let stopped = self.abort.guard(ready.session.stop()).await?;
         self.stopwatch.end("stop");
         tracing::info!(stop_lsn = %stopped.lsn, "the backup has stopped");
         check_label(&stopped, &start, ready)?;
         let control = control_of(&ready.data_directory).await?.control;
-        check_one_timeline(&control, start.timeline())?;
+        require_one_timeline(&ready.session, &control, start.timeline()).await?;
         let corrupt_pages = self.corrupt_pages(&mut copied.stored, stopped.lsn)?;
         let wal = WalOfBackup {
             archive: &archive,
@@ -395,7 +398,7 @@ impl Backup<'_> {
         // Only now: after a promotion it tells the old timeline until a checkpoint, such as that of the start.
         let control = control_of(&ready.data_directory).await?.control;
         check_start_is_visible(&ready.data_directory, &control, lsn)?;
-        check_one_timeline(&control, control.timeline)?;
+        require_one_timeline(&ready.session, &control, control.timeline).await?;
         match ready.session.timeline(lsn).await? {
             Some(timeline) if timeline != control.timeline => Err(Error::new(
                 Kind::Refused,
@@ -543,17 +546,10 @@ impl Backup<'_> {
         &self,
         ready: &Ready,
         start: &Start,
-        lacking: &BTreeSet<String>,
+        missing: &BTreeSet<String>,
     ) -> Result<DatabasesSeen> {
-        let in_recovery = ready.session.is_in_recovery().await?;
-        if in_recovery != ready.session.facts().in_recovery {
-            return Err(Error::new(
-                Kind::Refused,
-                "the standby was promoted while it was backed up",
-            )
-            .hint("start the backup again"));
-        }
-        start.databases.end(&ready.session, lacking).await
+        require_not_promoted(&ready.session).await?;
+        start.databases.end(&ready.session, missing).await
     }
 
     /// The WAL of the backup, and the history of its timeline, are in the repository, and recovery can repeat it. Returns how

@@ -2,30 +2,97 @@
 //!
 //! A primary finishes the segment by itself when its backup stops. A standby cannot, and a primary with nothing to do
 //! would not for hours. So the backup asks the primary, and says what it waits for, to whom it cannot ask as well.
+//! A standby that is promoted, or follows its primary to another timeline, has no such end, and that is told as soon as it shows.
 
+use std::convert::Infallible;
 use std::time::Duration;
 
 use pgstrata_pgdata::{ControlFile, Lsn, TimelineId, WalSegment, WalSegmentSize};
 use pgstrata_store::error::{Error, Kind, Result};
 
+use super::abort::Abort;
 use super::decide::prepare::Ready;
 use super::options::BackupOptions;
 use crate::server::{Primary, Session};
 
+/// How often a standby is asked whether it is one still, while it is copied.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// How long a promotion may take from where it writes its timeline into the control file to where it ends: there
+/// `recovery_end_command` runs.
+const PROMOTED_WITHIN: Duration = Duration::from_secs(2);
+
 /// A standby follows its primary to another timeline, and knows of no restartpoint there for a while. A backup ends at the
-/// minimum recovery point that `control` has (`do_pg_backup_stop` in PostgreSQL), and a layer has one timeline.
+/// minimum recovery point that `control` has (`do_pg_backup_stop` in PostgreSQL), and a layer has one timeline. A promotion, too,
+/// leaves such a point until a checkpoint has ended (`CreateEndOfRecoveryRecord`).
 ///
 /// # Errors
-/// When that point is not on `timeline`, where the backup began.
-pub(super) fn check_one_timeline(control: &ControlFile, timeline: TimelineId) -> Result<()> {
+/// When that point is not on `timeline`, where the backup began: with what has brought the server there.
+pub(super) async fn require_one_timeline(
+    session: &Session,
+    control: &ControlFile,
+    timeline: TimelineId,
+) -> Result<()> {
     match control.min_recovery_timeline {
-        Some(other) if other != timeline => Err(has_followed(timeline, other)),
+        Some(other) if other != timeline => Err(why_left(session, timeline, other).await),
         _ => Ok(()),
     }
 }
 
+/// Why a standby is on another timeline than that on which its backup began.
+pub(super) async fn why_left(session: &Session, timeline: TimelineId, other: TimelineId) -> Error {
+    for pause in [Duration::ZERO, PROMOTED_WITHIN] {
+        tokio::time::sleep(pause).await;
+        if let Err(error) = require_not_promoted(session).await {
+            return error;
+        }
+    }
+    has_followed(timeline, other)
+}
+
+/// A promotion voids the backup of a standby.
+///
+/// # Errors
+/// `Refused` when there was one since the session began; when the server does not answer.
+pub(super) async fn require_not_promoted(session: &Session) -> Result<()> {
+    match session.is_in_recovery().await? == session.facts().in_recovery {
+        true => Ok(()),
+        false => Err(promoted()),
+    }
+}
+
+fn promoted() -> Error {
+    let what = "the standby was promoted while it was backed up";
+    Error::new(Kind::Refused, what).hint("start the backup again")
+}
+
+/// Copies, and ends the backup as soon as the standby that is copied has been promoted: that may take hours yet, and keep WAL.
+pub(super) async fn unless_promoted<T>(
+    session: &Session,
+    abort: &Abort,
+    copying: impl Future<Output = T>,
+) -> T {
+    tokio::select! {
+        // It sees the abort by itself, and is to be waited for.
+        copied = copying => copied,
+        never = end_when_promoted(session, abort) => match never {},
+    }
+}
+
+async fn end_when_promoted(session: &Session, abort: &Abort) -> Infallible {
+    while session.facts().in_recovery {
+        tokio::time::sleep(LOOK_EVERY).await;
+        // That the server does not answer is told by whoever needs an answer.
+        if matches!(session.is_in_recovery().await, Ok(false)) {
+            abort.fail(promoted());
+            break;
+        }
+    }
+    std::future::pending().await
+}
+
 /// A standby's backup began on `timeline`, and the standby is on another one.
-pub(super) fn has_followed(timeline: TimelineId, other: TimelineId) -> Error {
+fn has_followed(timeline: TimelineId, other: TimelineId) -> Error {
     Error::new(
         Kind::Refused,
         format!(

@@ -29,7 +29,7 @@ use tokio::time::Instant;
 use super::abort::Abort;
 use super::decide::prepare::history;
 use super::options::WalMode;
-use super::standby::{check_one_timeline, has_followed};
+use super::standby::{require_one_timeline, why_left};
 use crate::server::archiver::{self, Archiving, TAKEN_WITHIN};
 use crate::server::control::control_of;
 use crate::server::session::Archiver;
@@ -165,6 +165,12 @@ async fn decide(mode: WalMode, session: &Session, route: WalRoute<'_>) -> Result
         }
         WalMode::Auto => {
             let archiving = route.archiving(session, TAKEN_WITHIN).await?;
+            if let Some(other) = &archiving.other_cluster
+                && archiving.is_ours()
+                && !archiving.names_another
+            {
+                return Err(archives_as(other, route.cluster.name.as_str()));
+            }
             match (archiving.doubt(), &archiving.archiver.archived) {
                 (None, Some((file, _))) => choice(
                     false,
@@ -196,6 +202,18 @@ fn cannot_get_wal(facts: &ServerFacts, archiving: &Archiving) -> Error {
     )
     .hint(format!(
         "run: ALTER ROLE \"{role}\" REPLICATION; or set archive_command = 'pgstrata ... archive-push %p'; or say --wal archive if WAL comes to this repository all the same"
+    ))
+}
+
+/// A schedule that was left behind when a copy of a server got a name of its own: the WAL of its backups would take the names
+/// that the original needs.
+fn archives_as(other: &str, cluster: &str) -> Error {
+    let what = format!(
+        "the server archives as cluster \"{other}\", and this backup would be one of cluster \"{cluster}\""
+    );
+    Error::new(Kind::Refused, what).hint(format!(
+        "say --cluster {other}, or write cluster = \"{other}\" into the configuration file that the schedule uses; or name \"{cluster}\" in \
+         archive_command; with --wal stream the backup brings its own WAL into \"{cluster}\" all the same"
     ))
 }
 
@@ -299,7 +317,7 @@ impl ServerArchive {
         let (directory, size) = (self.wal_directory.clone(), self.segment_size);
         let fork = blocking(move || Ok(Forks::beside(&directory)?.before_end(segment, size)));
         match fork.await? {
-            Some(fork) => Err(has_followed(segment.timeline, fork.to)),
+            Some(fork) => Err(why_left(session, segment.timeline, fork.to).await),
             None => Ok(()),
         }
     }
@@ -308,7 +326,8 @@ impl ServerArchive {
     async fn require_one_timeline(&self, session: &Session, timeline: TimelineId) -> Result<()> {
         match self.wal_directory.parent() {
             Some(data_directory) if session.facts().in_recovery => {
-                check_one_timeline(&control_of(data_directory).await?.control, timeline)
+                let control = control_of(data_directory).await?.control;
+                require_one_timeline(session, &control, timeline).await
             }
             _ => Ok(()),
         }

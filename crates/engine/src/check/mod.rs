@@ -199,10 +199,11 @@ pub async fn run(cluster: &ClusterRepository, options: &CheckOptions) -> CheckRe
         protection::check(&mut report, cluster, record).await;
         keys::check(&mut report, cluster, record).await;
     }
-    let mut timeline = None;
     let connected = Session::connect(&options.connection).await;
     let session = report.note("server", connected, describe_server);
+    let mut timeline = None;
     if let Some(session) = session {
+        timeline = session.own_timeline().await.ok().flatten();
         check_privileges(&mut report, &session);
         let control = check_directory(&mut report, cluster, &session, options).await;
         // Before a segment is switched.
@@ -217,7 +218,8 @@ pub async fn run(cluster: &ClusterRepository, options: &CheckOptions) -> CheckRe
                 cluster,
                 record,
                 data_directory: directory,
-                timeline: control.timeline,
+                // After a promotion pg_control tells the old one until a checkpoint.
+                timeline: timeline.unwrap_or(control.timeline),
             };
             // WAL of another cluster must not get into this one's archive.
             match (same.is_some(), state.has_room_to_switch()) {
@@ -230,7 +232,6 @@ pub async fn run(cluster: &ClusterRepository, options: &CheckOptions) -> CheckRe
             report.verdict(verdict);
         }
         check_tracker(&mut report, &session, &options.connection).await;
-        timeline = session.own_timeline().await.ok().flatten();
     }
     if record.is_some() {
         check_layers(&mut report, cluster, options, timeline).await;

@@ -5,7 +5,7 @@
 //! which of them is right. Who is at work is for the store's clock alone to say (ADR 19).
 
 use jiff::{SignedDuration, Timestamp};
-use pgstrata_store::catalog::{StoreTime, clocks_differ};
+use pgstrata_store::catalog::{Catalog, StoreTime, WhenLooked, clocks_differ};
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::Result;
 
@@ -18,6 +18,8 @@ pub(super) struct Clocks {
     store: StoreTime,
     /// Before and after the store was asked.
     host: (Timestamp, Timestamp),
+    /// Whether it was.
+    is_asked: bool,
 }
 
 impl Clocks {
@@ -31,6 +33,7 @@ impl Clocks {
         Ok(Self {
             store,
             host: (before, Timestamp::now()),
+            is_asked: true,
         })
     }
 
@@ -40,12 +43,28 @@ impl Clocks {
         Self {
             store,
             host: (store.timestamp(), store.timestamp()),
+            is_asked: false,
         }
     }
 
     /// By which leases go.
     pub(super) fn store(self) -> StoreTime {
         self.store
+    }
+
+    /// By which it is judged who is at work in a catalog that was read since.
+    ///
+    /// # Errors
+    /// When the repository cannot be written or listed.
+    pub(super) async fn looked(
+        self,
+        cluster: &ClusterRepository,
+        catalog: &Catalog,
+    ) -> Result<WhenLooked> {
+        match self.is_asked {
+            true => WhenLooked::at(cluster, catalog, self.store).await,
+            false => Ok(self.store.into()),
+        }
     }
 
     /// By which rules go.

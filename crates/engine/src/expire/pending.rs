@@ -4,7 +4,7 @@
 //! away: what it names goes when this run decides so too, by the rules, pins, restores, locks and chains that it sees.
 //! When this run would keep any of it, nothing is removed at all: either other rules hold elsewhere, or somebody lies.
 
-use pgstrata_store::catalog::{self, PendingRemoval};
+use pgstrata_store::catalog::PendingRemoval;
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind, Result};
 use serde::Serialize;
@@ -23,7 +23,7 @@ pub struct JudgedRemoval {
     pub by: String,
     /// The layers that it names and that are still there, in its order.
     pub layers: Vec<String>,
-    /// Files of the WAL archive that it names and that are still there.
+    /// Files of the WAL archive that it names and that are still there. What came later on a timeline of its own is none of them.
     pub wal_files: u64,
     /// What of it this run would keep, and why; nothing is removed then.
     pub refused: Vec<String>,
@@ -77,11 +77,8 @@ async fn judge_wal(
     decision: &ExpireDecision,
     pending: &PendingRemoval,
 ) -> Result<(u64, Option<String>)> {
-    let Some(limit) = &pending.wal else {
-        return Ok((0, None));
-    };
     let size = scene.archived.segment_size();
-    let found = catalog::find_old_wal(cluster, limit).await?;
+    let found = pending.wal_left(cluster).await?;
     let ours = decision.limit.as_ref();
     let stays = found
         .iter()
@@ -116,8 +113,10 @@ pub(super) fn refusal(cluster: &ClusterRepository, judged: &[JudgedRemoval]) -> 
     );
     let hint = format!(
         "its record says that {} decided it. Wait for an expire or a merge that runs elsewhere; repeat one that was \
-         interrupted, with the rules that it had: that completes it. If none of yours made it, somebody else can write here: \
-         change the credentials of the hosts that may, and delete \"{wanted}\" and then \"{verdict}\"",
+         interrupted, with the rules that it had: that completes it. If the server was taken back since, as by a restore of an \
+         older layer, and those rules are refused as well: delete \"{wanted}\" and then \"{verdict}\", while no expire and no \
+         merge runs. If none of yours made it, somebody else can write here: change the credentials of the hosts that may, and \
+         delete the two",
         found.by
     );
     Some(Error::new(Kind::Refused, what).hint(hint))

@@ -10,7 +10,7 @@ use pgstrata_layer::retention::{self, ExpirePlan, Held, Hold, LastOf, MergeStep,
 use pgstrata_store::archive::ArchivedWal;
 use pgstrata_store::catalog::mark::AllMarks;
 use pgstrata_store::catalog::{
-    self, CLOCKS_DIFFER, Catalog, InUse, Layer, PendingRemoval, StoreTime, WalLimit,
+    self, CLOCKS_DIFFER, Catalog, InUse, Layer, PendingRemoval, StoreTime, WalLimit, WhenLooked,
 };
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::Result;
@@ -50,8 +50,10 @@ pub(super) struct Scene {
     /// A merged layer that is not there yet.
     to_come: Option<ParentRef>,
     clocks: Clocks,
-    /// By which leases go.
+    /// The store's time.
     now: StoreTime,
+    /// By which leases go.
+    looked: WhenLooked,
     /// By which rules and pins go.
     rules_at: Timestamp,
 }
@@ -165,7 +167,8 @@ impl Scene {
         // Before the layers: a removal that has ended since shows in them.
         let pending = catalog::pending_removals(cluster).await?;
         let catalog = catalog::examine_as_verified(cluster).await?;
-        let mut notes = catalog::at_work(&catalog, now);
+        let looked = clocks.looked(cluster, &catalog).await?;
+        let mut notes = catalog::at_work(&catalog, looked);
         notes.extend(catalog::not_known(&catalog, &marks, rules_at));
         let archived = archived(cluster, &catalog, &mut notes).await?;
         let attempts = catalog.unfinished.iter().filter(|left| {
@@ -187,6 +190,7 @@ impl Scene {
             to_come: None,
             clocks,
             now,
+            looked,
             rules_at,
         };
         scene.judge();
@@ -506,7 +510,7 @@ impl Scene {
         let condemned: HashSet<Label> = self.pending.iter().flat_map(|p| p.labels()).collect();
         let unfinished = self.catalog.unfinished.iter();
         unfinished
-            .filter(|left| !left.is_at_work(self.now))
+            .filter(|left| !left.is_at_work(self.looked))
             // One that was committed, and that nobody has begun to remove, has lost its manifest.
             .filter(|left| {
                 !left.was_committed || left.was_merged || condemned.contains(&left.label)
@@ -556,7 +560,7 @@ impl Scene {
     /// What is to be said about copies that were interrupted, and that somebody may complete.
     pub(super) fn about_copies(&self) -> Vec<String> {
         let unfinished = self.catalog.unfinished.iter();
-        let idle = unfinished.filter(|left| !left.is_at_work(self.now));
+        let idle = unfinished.filter(|left| !left.is_at_work(self.looked));
         let kept = idle.filter_map(|left| {
             let copy = catalog::copied_by(left, &self.restores)?;
             let hours = (catalog::lease_of(&copy.record) - copy.age).as_hours().max(0);

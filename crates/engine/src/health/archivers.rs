@@ -11,7 +11,7 @@ use std::ops::RangeInclusive;
 
 use pgstrata_pgdata::{TimelineHistory, TimelineId, WalSegment, WalSegmentSize};
 use pgstrata_store::archive::{ArchivedTimeline, ArchivedWal, SegmentRun};
-use pgstrata_store::catalog::{Catalog, Layer};
+use pgstrata_store::catalog::{Catalog, Layer, kept_until};
 
 /// Whether WAL behind a layer's own was promised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub(super) enum Pledge {
     Firm,
 }
 
-/// The WAL that a layer needs for itself.
+/// The WAL that a layer needs for itself, and what an expiry leaves behind that and a copy brings with it. An archiver goes further.
 #[derive(Clone, Copy, Debug)]
 struct OwnWal {
     first: WalSegment,
@@ -35,10 +35,10 @@ struct OwnWal {
 
 impl OwnWal {
     fn of(layer: &Layer, size: WalSegmentSize) -> Self {
-        let (first, last) = layer.own_wal(size);
+        let (first, _) = layer.own_wal(size);
         Self {
             first,
-            last: last.number,
+            last: WalSegment::containing_end(first.timeline, kept_until(layer), size).number,
             from_standby: layer.manifest.from_standby,
         }
     }
@@ -79,7 +79,7 @@ impl Archivers {
         for (timeline, found) in told {
             let mut own = of_layers.remove(&timeline).unwrap_or_default();
             own.sort_unstable_by_key(|own| own.first);
-            // Nobody notes the end of a standby's backups. Where there are any, any segment tells.
+            // Nobody notes the end of a standby's backups. Where there are any, any segment tells that is none of these.
             let by_itself = match own.iter().any(|own| own.from_standby) {
                 true => Pledge::Firm,
                 false => Pledge::None,
@@ -175,6 +175,8 @@ fn first_strange(run: &SegmentRun, own: &[OwnWal]) -> Option<u64> {
 #[allow(clippy::unwrap_used, reason = "a failure is a failed test")]
 mod tests {
     use jiff::Timestamp;
+    use pgstrata_layer::label::Label;
+    use pgstrata_layer::manifest::{self, Manifest};
     use pgstrata_pgdata::Lsn;
 
     use super::Pledge::{Doubtful, Firm, None};
@@ -193,6 +195,26 @@ mod tests {
             last: *numbers.end(),
             from_standby: false,
         }
+    }
+
+    /// Of a layer that starts in the first of these segments of the first timeline, and ends in the last one.
+    fn of_layer(numbers: &RangeInclusive<u64>, from_standby: bool) -> OwnWal {
+        let golden =
+            include_bytes!("../../../layer/tests/golden/none/main/layer/20261121-093305F/manifest");
+        let golden = manifest::decode(golden).unwrap();
+        let size = WalSegmentSize::DEFAULT;
+        let within = |number: &u64| Lsn::new(number * size.get() + 40);
+        let layer = Layer {
+            label: Label::parse(&golden.label).unwrap(),
+            manifest_digest: String::new(),
+            manifest: Manifest {
+                start_lsn: within(numbers.start()),
+                stop_lsn: within(numbers.end()),
+                from_standby,
+                ..golden
+            },
+        };
+        OwnWal::of(&layer, size)
     }
 
     fn archive(runs: &[(TimelineId, RangeInclusive<u64>)]) -> ArchivedWal {
@@ -304,5 +326,22 @@ mod tests {
         assert_eq!(promise(&half, &archived, &history, place), Doubtful);
         archived.add_backup_label(segment(TWO, 4));
         assert_eq!(promise(&whole, &archived, &history, place), Firm);
+    }
+
+    #[test]
+    fn what_stays_with_a_layer_of_a_standby_is_no_sign_of_an_archiver() {
+        let history = TimelineHistory::first(ONE);
+        let found = |from_standby, runs: &[(TimelineId, RangeInclusive<u64>)], next: u64| {
+            let layers = [3..=3, 9..=9].map(|numbers| of_layer(&numbers, from_standby));
+            let place = (next - 1, segment(ONE, next));
+            promise(&layers, &archive(runs), &history, place)
+        };
+        // As in a copy of the two layers alone. Nothing stays behind a primary's.
+        let copied = [(ONE, 3..=4), (ONE, 9..=10)];
+        assert_eq!(found(true, &copied, 9), None);
+        assert_eq!(found(false, &copied, 9), Doubtful);
+        // An archiver goes on behind that, or has begun before.
+        assert_eq!(found(true, &[(ONE, 3..=5), (ONE, 9..=10)], 9), Firm);
+        assert_eq!(found(true, &[(ONE, 3..=4), (ONE, 8..=10)], 8), Firm);
     }
 }

@@ -279,7 +279,7 @@ fn lacking(archiving: &Archiving) -> Option<String> {
         return Some("the server does not archive".to_owned());
     }
     if archiving.is_ours() {
-        let is_known = archiving.names_another || archiving.archiver.archived.is_some();
+        let is_known = archiving.is_for_another() || archiving.archiver.archived.is_some();
         return archiving.doubt().filter(|_| is_known);
     }
     archiving

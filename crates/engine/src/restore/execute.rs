@@ -4,7 +4,7 @@
 //! durable; `pg_control`; markers gone. Killed anywhere before `pg_control`, no server starts from what is there, and the same
 //! restore begins anew; killed after it, only markers are left, and the same restore removes them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, Write as _};
@@ -41,9 +41,9 @@ use super::finish::durable;
 use super::finish::lineage;
 use super::place::beneath;
 use super::place::claim::Claimed;
-use super::place::in_place::{Inventory, needs_link, remember};
-use super::place::layout::{Condition, Layout, MARKER, new_marker, read_marker};
-use super::place::own_settings::{has_delay, is_set, spellings_of_targets};
+use super::place::in_place::{Inventory, belonging, needs_link, remember};
+use super::place::layout::{Condition, Layout, MARKER, new_marker, read_marker, version_directory};
+use super::place::own_settings::{archiving, has_delay, is_set, spellings_of_targets};
 use super::settings::{KeptLine, RecoverySettings};
 use super::{ArchiveMode, Method, Target, TargetAction};
 use crate::frames::{Chain, FrameReader};
@@ -105,6 +105,7 @@ pub async fn execute(plan: &RestorePlan, progress: &Progress) -> Result<RestoreR
         progress: progress.clone(),
         done: Tally::default(),
         kept_settings: Vec::new(),
+        archived_by: None,
     };
     let saying = say_what_is_needed(plan);
     let running = async || {
@@ -132,17 +133,7 @@ pub async fn execute(plan: &RestorePlan, progress: &Progress) -> Result<RestoreR
             (done, None)
         }
         (Ok(done), Err(error)) => (done, Some(error)),
-        (Err(error), restoring) => {
-            if let Ok(restoring) = restoring {
-                match is_taken_apart(plan) {
-                    // Nothing but the same restore makes a cluster of it again, and needs these layers.
-                    true => restoring.copied().await,
-                    false => restoring.failed().await,
-                }
-            }
-            let (cluster, chain) = (&plan.inner.cluster, &plan.inner.chain);
-            return Err(catalog::unless_removed(cluster, chain, error).await);
-        }
+        (Err(error), restoring) => return Err(failed(plan, error, restoring).await),
     };
     done.notes.extend(unsaid.map(|error| {
         format!("the repository does not know of this restore: do not expire before recovery has ended ({error})")
@@ -163,6 +154,26 @@ pub async fn execute(plan: &RestorePlan, progress: &Progress) -> Result<RestoreR
         archive_mode: plan.archive_mode,
         notes: plan.notes.iter().cloned().chain(done.notes).collect(),
     })
+}
+
+/// What has stopped the restore, and what becomes of it; the repository learns that, too.
+async fn failed(plan: &RestorePlan, error: Error, restoring: Result<Restoring>) -> Error {
+    let is_taken_apart = is_taken_apart(plan);
+    if let Ok(restoring) = restoring {
+        match is_taken_apart {
+            // Nothing but the same restore makes a cluster of it again, and needs these layers.
+            true => restoring.copied().await,
+            false => restoring.failed().await,
+        }
+    }
+    let (cluster, chain) = (&plan.inner.cluster, &plan.inner.chain);
+    let error = catalog::unless_removed(cluster, chain, error).await;
+    // Where it is there again, only markers are left.
+    let is_without_control = !plan.directory.join(CONTROL_PATH).exists();
+    match is_taken_apart && is_without_control {
+        true => while_taken_apart(plan, error),
+        false => error,
+    }
 }
 
 /// So that what the restore needs is not expired before recovery has ended.
@@ -197,6 +208,24 @@ fn is_taken_apart(plan: &RestorePlan) -> bool {
     plan.method == Method::Delta && !matches!(read_marker(&plan.directory), Ok(None))
 }
 
+/// What stopped a restore in place, for those who would start the server again.
+fn while_taken_apart(plan: &RestorePlan, error: Error) -> Error {
+    const AGAIN: &str = "run this again, or restore another layer (LABEL --delta)";
+    let hint = match error.hint_text() {
+        // No server is left of which a backup could be taken, as is advised then.
+        Some(_) if error.kind() == Kind::Damaged => format!(
+            "{AGAIN}; \"pgstrata verify\" shows what is damaged, and \"pgstrata copy\" brings it where another repository has it"
+        ),
+        Some(hint) => format!("{AGAIN}; as to what stopped it: {hint}"),
+        None => AGAIN.to_owned(),
+    };
+    let what = format!(
+        "\"{}\" cannot be started until a restore with --delta has completed",
+        plan.directory.display()
+    );
+    error.while_doing(what).hint(hint)
+}
+
 struct Restore {
     chain: Chain,
     plan: PlanInner,
@@ -204,6 +233,8 @@ struct Restore {
     progress: Progress,
     done: Tally,
     kept_settings: Vec<KeptLine>,
+    /// What the directory that is changed in place said of archiving, when its server goes on with that.
+    archived_by: Option<BTreeMap<String, Option<String>>>,
 }
 
 /// What has been done so far.
@@ -230,7 +261,10 @@ impl Restore {
             &self.plan.links,
         )?;
         if condition == Condition::Complete {
-            Claimed::reopen(&layout)?.unmark()?;
+            let claimed = Claimed::reopen(&layout)?;
+            // Whoever placed the control file may have ended before that was durable.
+            durable::sync(&claimed.roots)?;
+            claimed.unmark()?;
             self.done.notes.push(
                 "the restore was complete but for its markers, which were removed".to_owned(),
             );
@@ -252,12 +286,14 @@ impl Restore {
                 &layout.data,
             )?;
             self.kept_settings.clone_from(&found.kept_settings);
+            self.archived_by = self.archiving_of(&layout.data);
             marker.in_place = Some(found);
             let claimed = Claimed::claim_in_place(&layout, &marker, &self.plan.seen)?;
             self.remove_strays(&layout, &claimed)?;
             claimed
         } else {
-            Claimed::claim(&layout, &marker)?
+            let version = version_directory(&self.plan.chain[0].manifest.cluster);
+            Claimed::claim(&layout, &marker, &version)?
         };
         layout.check_space(&self.plan.space)?;
         self.write_cluster(&claimed, &layout, &condition)?;
@@ -284,10 +320,7 @@ impl Restore {
         let identity = &self.plan.chain[0].manifest.cluster;
         let inventory = Inventory::of(layout, &prefixes(layout), identity)?;
         inventory.widen(&claimed.roots)?;
-        let entries = self.chain.newest().entries().into_iter();
-        let belongs = entries
-            .flatten()
-            .map(|entry| entry.map(|entry| (entry.path, entry.kind)));
+        let belongs = belonging(&self.chain);
         self.done.removed =
             inventory.remove_strays(belongs, &claimed.roots, &self.plan.links, identity)?;
         Ok(())
@@ -325,8 +358,9 @@ impl Restore {
         writer.list_settled()?;
         self.write_label_and_map(claimed, &writer, layout)?;
         wal.in_place(self.plan.major, manifest.start_lsn)
-            .require_own_tablespaces(&claimed.roots[0].path)?;
+            .make_way(&claimed.roots[0].path)?;
         self.write_settings(claimed, &writer, settled.targets)?;
+        self.note_archiving(claimed);
         let mode = if writer.group_access() { 0o750 } else { 0o700 };
         // A directory for configuration keeps what its owner gave it.
         let of_the_cluster = claimed.roots.len() - usize::from(config > 0);
@@ -528,6 +562,34 @@ impl Restore {
             self.done.notes.push(FOLLOWS_NOBODY.to_owned());
         }
         Ok(())
+    }
+
+    /// What decides on archiving in a directory that is about to be changed, when its server archives on. Unknown where the
+    /// configuration lies elsewhere, and when an earlier attempt has changed it.
+    fn archiving_of(&self, data: &Path) -> Option<BTreeMap<String, Option<String>>> {
+        let goes_on = self.plan.archive_mode == ArchiveMode::Keep && !self.plan.seen.marked;
+        let is_here = data.join("postgresql.conf").exists();
+        (goes_on && is_here).then(|| archiving(data, data))
+    }
+
+    /// Says when the layer's configuration, which counts from now on, archives otherwise than the directory's own did.
+    fn note_archiving(&mut self, claimed: &Claimed) {
+        let Some(before) = &self.archived_by else {
+            return;
+        };
+        let config = &claimed.roots[self.plan.layout.config_root()].path;
+        let now = archiving(config, &claimed.roots[0].path);
+        let names = BTreeSet::from_iter(before.keys().chain(now.keys()));
+        let others = names.into_iter();
+        let others = others.filter(|name| before.get(*name) != now.get(*name));
+        let others: Vec<&str> = others.map(String::as_str).collect();
+        if !others.is_empty() {
+            self.done.notes.push(format!(
+                "the server archives as the layer's configuration says, which differs from what the directory had ({}): look at \
+                 that before it is started",
+                others.join(", ")
+            ));
+        }
     }
 
     /// Writes `pg_control` beside its place, and the lineage, which tells this very file from others.

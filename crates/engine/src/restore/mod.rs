@@ -31,7 +31,7 @@ pub use decide::newest::require_one_branch;
 pub use decide::plan::{PlannedLayer, PlannedWal, RestorePlan, plan};
 pub use execute::{RestoreReport, execute};
 pub use place::layout::{InPlace, MARKER, Marker, TablespaceMapping, read_marker};
-pub use replay::require_own_tablespaces;
+pub use replay::make_way;
 pub use settings::KeptLine;
 pub use target::{Target, TargetAction, TimelineChoice};
 

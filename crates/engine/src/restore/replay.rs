@@ -1,10 +1,15 @@
-//! What recovery is about to do to directories that are not its own.
+//! What recovery is about to do to directories that are not its own, and what is in its way.
 //!
 //! Recovery that replays `CREATE TABLESPACE` uses the directory that the statement named, with whatever is there
 //! (`create_tablespace_directories`, src/backend/commands/tablespace.c). On the host of the server that made it, a copy links
 //! itself to that server's files, and writes old pages over them; in place, newer files of the same names stay what they are,
 //! as their pages look replayed. So the segment with such a record is withheld from recovery while the directory holds files
 //! of a tablespace that are not this recovery's own.
+//!
+//! At its beginning recovery removes the main forks of unlogged relations, which it knows by their init forks; at its end it makes
+//! them of these, and fails when one is there (`ResetUnloggedRelations`, src/backend/storage/file/reinit.c). A relation that is
+//! being made gets its init fork last, an index when it was built. So a backup taken in between has a main fork that recovery
+//! does not know to be one of those, until it replays the record of the init fork. Its files go before that.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -15,18 +20,44 @@ use std::path::{Path, PathBuf};
 use pgstrata_pgdata::label::BackupLabel;
 use pgstrata_pgdata::wal_records::Meaning;
 use pgstrata_pgdata::{
-    ArchiveFile, ControlFile, Lsn, Major, RecordReader, WalRecord, WalSegment, WalSegmentSize,
+    ArchiveFile, ControlFile, ForkKind, Lsn, Major, RecordReader, RelSegment, RelationFork,
+    WalRecord, WalSegment, WalSegmentSize,
 };
 use pgstrata_store::archive::{self, GetOptions};
 use pgstrata_store::blocking::blocking;
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, FileContext, Kind, Result};
+use tracing::info;
 
 /// The file of a backup that says where its recovery begins.
 const BACKUP_LABEL: &str = "backup_label";
 
 /// Bytes of a segment that are read at once.
 const PIECE: usize = 1 << 20;
+
+/// What recovery is to make, with the place of the record.
+#[derive(Default)]
+struct ToCome {
+    tablespaces: Vec<NewTablespace>,
+    init_forks: Vec<(Lsn, RelationFork)>,
+}
+
+impl ToCome {
+    /// Without records for which this does not hold.
+    fn retain(&mut self, is_wanted: impl Fn(Lsn) -> bool) {
+        self.tablespaces.retain(|made| is_wanted(made.at));
+        self.init_forks.retain(|(at, _)| is_wanted(*at));
+    }
+
+    fn extend(&mut self, more: Self) {
+        self.tablespaces.extend(more.tablespaces);
+        self.init_forks.extend(more.init_forks);
+    }
+
+    fn is_empty(&self) -> bool {
+        self.tablespaces.is_empty() && self.init_forks.is_empty()
+    }
+}
 
 /// A tablespace that recovery is to make.
 struct NewTablespace {
@@ -36,13 +67,14 @@ struct NewTablespace {
 }
 
 /// Requires that recovery in `data_directory`, which has that control file, may replay the file `file_name`, which was fetched
-/// to `path`. Anything but a segment may. What lies before the place where the recovery begins is not replayed: a backup of a
-/// standby begins in the middle of a segment.
+/// to `path`, and removes what would be in its way. Anything but a segment may be replayed. What lies before the place where the
+/// recovery begins is not: a backup of a standby begins in the middle of a segment.
 ///
 /// # Errors
 /// `Refused` when the segment makes a tablespace in a directory that has one; when it makes one, and where the recovery begins
-/// cannot be read; when its last record goes on in the next segment, and that cannot be asked for now.
-pub async fn require_own_tablespaces(
+/// cannot be read; when its last record goes on in the next segment, and that cannot be asked for now; when a file cannot be
+/// removed.
+pub async fn make_way(
     cluster: &ClusterRepository,
     (data_directory, control): (&Path, ControlFile),
     (file_name, path): (&str, &Path),
@@ -59,7 +91,7 @@ pub async fn require_own_tablespaces(
     beside.push(".pgstrata-next");
     let beside = PathBuf::from(beside);
     let _ = fs::remove_file(&beside);
-    if reader.may_go_on_to_create_tablespace() {
+    if reader.may_go_on_to_create() {
         let more = goes_on(cluster, (reader, size), (segment, &beside)).await;
         let _ = fs::remove_file(&beside);
         made.extend(more?);
@@ -70,19 +102,21 @@ pub async fn require_own_tablespaces(
     let data = data_directory.to_owned();
     blocking(move || {
         let start_lsn = replayed_from(&data, &control)?;
-        let mut replayed = made.iter().filter(|made| made.at >= start_lsn);
-        replayed.try_for_each(|made| require_own(&data, control.major, made))
+        made.retain(|at| at >= start_lsn);
+        let mut tablespaces = made.tablespaces.iter();
+        tablespaces.try_for_each(|made| require_own(&data, control.major, made))?;
+        remove_main_forks(&data, control.major, &made.init_forks)
     })
     .await
 }
 
-/// The tablespaces that records make which begin in `segment`, of which `reader` has come to the end, and go on in the next one.
+/// What records make which begin in `segment`, of which `reader` has come to the end, and go on in the next one.
 /// That is fetched to `beside`.
 async fn goes_on(
     cluster: &ClusterRepository,
     (mut reader, size): (RecordReader, WalSegmentSize),
     (segment, beside): (WalSegment, &Path),
-) -> Result<Vec<NewTablespace>> {
+) -> Result<ToCome> {
     let next = segment.next();
     let got = archive::get(
         cluster,
@@ -94,16 +128,16 @@ async fn goes_on(
     match got {
         Ok(_) => {}
         // Without the rest recovery does not replay the record either, as long as that is so.
-        Err(error) if is_lasting(&error) => return Ok(Vec::new()),
+        Err(error) if is_lasting(&error) => return Ok(ToCome::default()),
         Err(error) => return Err(error),
     }
     if reader.follow(next).is_err() {
-        return Ok(Vec::new());
+        return Ok(ToCome::default());
     }
     let file = beside.to_owned();
     let end = segment.end_lsn(size);
     let (_, mut more) = blocking(move || scan(reader, &file)).await?;
-    more.retain(|made| made.at < end);
+    more.retain(|at| at < end);
     Ok(more)
 }
 
@@ -138,23 +172,26 @@ pub(crate) struct WalInPlace<'a> {
 }
 
 impl WalInPlace<'_> {
-    /// Requires that recovery in `data_directory` may replay it: nobody is asked for these segments later.
+    /// Requires that recovery in `data_directory` may replay it, and removes what would be in its way: nobody is asked for these
+    /// segments later.
     ///
     /// # Errors
     /// `Refused` when it makes a tablespace in a directory that has one, or one that lies elsewhere now; when a segment cannot
-    /// be read.
-    pub(crate) fn require_own_tablespaces(&self, data_directory: &Path) -> Result<()> {
+    /// be read, or a file not be removed.
+    pub(crate) fn make_way(&self, data_directory: &Path) -> Result<()> {
         for segment in self.segments {
-            for made in self.made_in(data_directory, *segment)? {
-                require_not_mapped(data_directory, &made)?;
-                require_own(data_directory, self.major, &made)?;
+            let made = self.made_in(data_directory, *segment)?;
+            for made in &made.tablespaces {
+                require_not_mapped(data_directory, made)?;
+                require_own(data_directory, self.major, made)?;
             }
+            remove_main_forks(data_directory, self.major, &made.init_forks)?;
         }
         Ok(())
     }
 
-    /// The tablespaces of records that begin in that segment.
-    fn made_in(&self, data_directory: &Path, segment: WalSegment) -> Result<Vec<NewTablespace>> {
+    /// What records make that begin in that segment.
+    fn made_in(&self, data_directory: &Path, segment: WalSegment) -> Result<ToCome> {
         let size = self.size;
         let file = |segment: WalSegment| {
             let name = segment.file_name(size);
@@ -163,13 +200,14 @@ impl WalInPlace<'_> {
         let reader = RecordReader::new(self.major, segment, size);
         let (mut reader, mut made) = scan(reader, &file(segment))?;
         let next = segment.next();
-        let goes_on = reader.may_go_on_to_create_tablespace() && self.segments.contains(&next);
+        let goes_on = reader.may_go_on_to_create() && self.segments.contains(&next);
         if goes_on && reader.follow(next).is_ok() {
-            let (_, more) = scan(reader, &file(next))?;
+            let (_, mut more) = scan(reader, &file(next))?;
             let end = segment.end_lsn(size);
-            made.extend(more.into_iter().filter(|made| made.at < end));
+            more.retain(|at| at < end);
+            made.extend(more);
         }
-        made.retain(|made| made.at >= self.start_lsn);
+        made.retain(|at| at >= self.start_lsn);
         Ok(made)
     }
 }
@@ -195,19 +233,19 @@ fn require_not_mapped(data_directory: &Path, made: &NewTablespace) -> Result<()>
     }
 }
 
-/// The tablespaces that a segment makes, as far as it can be read: what recovery cannot read it does not replay.
-fn scan(mut reader: RecordReader, file: &Path) -> Result<(RecordReader, Vec<NewTablespace>)> {
+/// What a segment makes, as far as it can be read: what recovery cannot read it does not replay.
+fn scan(mut reader: RecordReader, file: &Path) -> Result<(RecordReader, ToCome)> {
     let about = || format!("could not read \"{}\"", file.display());
     let mut opened = File::open(file).context(about)?;
-    let mut made = Vec::new();
-    let mut sink = |record: WalRecord| {
-        if let Meaning::TablespaceCreated { oid, location } = record.meaning {
-            made.push(NewTablespace {
-                at: record.start,
-                oid,
-                location: OsStr::from_bytes(&location).into(),
-            });
-        }
+    let mut made = ToCome::default();
+    let mut sink = |record: WalRecord| match record.meaning {
+        Meaning::TablespaceCreated { oid, location } => made.tablespaces.push(NewTablespace {
+            at: record.start,
+            oid,
+            location: OsStr::from_bytes(&location).into(),
+        }),
+        Meaning::InitForkMade(fork) => made.init_forks.push((record.start, fork)),
+        _ => {}
     };
     let mut piece = vec![0; PIECE];
     loop {
@@ -221,6 +259,47 @@ fn scan(mut reader: RecordReader, file: &Path) -> Result<(RecordReader, Vec<NewT
         }
     }
     Ok((reader, made))
+}
+
+/// Removes what a backup has of relations that turn out to be unlogged. One whose init fork is there was known when recovery
+/// began, or recovery has made it by now.
+fn remove_main_forks(
+    data_directory: &Path,
+    major: Major,
+    init_forks: &[(Lsn, RelationFork)],
+) -> Result<()> {
+    for (at, fork) in init_forks {
+        let file = |fork: RelationFork, number: u32| {
+            let segment = RelSegment {
+                relation_fork: fork,
+                number,
+            };
+            data_directory.join(segment.path(major))
+        };
+        if file(*fork, 0).exists() {
+            continue;
+        }
+        for kind in [ForkKind::Main, ForkKind::Fsm, ForkKind::Vm] {
+            let of_kind = RelationFork {
+                fork: kind,
+                ..*fork
+            };
+            let files = (0..).map(|number| file(of_kind, number));
+            for path in files.take_while(|path| path.is_file()) {
+                fs::remove_file(&path).context(|| {
+                    format!(
+                        "could not remove \"{}\", which is of an unlogged relation, and would be in the way when recovery ends",
+                        path.display()
+                    )
+                })?;
+                info!(
+                    "removed \"{}\": WAL at {at} says that the relation is unlogged, and the server makes it anew",
+                    path.display()
+                );
+            }
+        }
+    }
+    Ok(())
 }
 
 fn require_own(data_directory: &Path, major: Major, made: &NewTablespace) -> Result<()> {
@@ -245,7 +324,7 @@ fn require_own(data_directory: &Path, major: Major, made: &NewTablespace) -> Res
         location.display()
     );
     Err(Error::new(Kind::Refused, what).hint(format!(
-        "restore to a target before {at} (--target-lsn), restore where that directory does not exist, or take a backup and \
+        "restore to a target before {at} (--target-type lsn --target LSN), restore where that directory does not exist, or take a backup and \
          restore that one with --tablespace-map; move the directory away if no server needs it"
     )))
 }

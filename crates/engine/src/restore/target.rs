@@ -42,8 +42,11 @@ impl Target {
             None => Ok(target),
             Some(value) => Err(Error::new(
                 Kind::Usage,
-                format!("a restore of type {kind} takes no target, but \"{value}\" was given"),
-            )),
+                format!(
+                    "a restore of type {kind} takes no target, but --target \"{value}\" was given"
+                ),
+            )
+            .hint("say what it is: --target-type time, xid, lsn or name")),
         };
         let needed = || {
             value

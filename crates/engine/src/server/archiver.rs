@@ -33,6 +33,8 @@ pub(crate) struct Archiving {
     pub(crate) names_another: bool,
     /// Whether it names this one, and this cluster in it.
     pub(crate) names_this: bool,
+    /// The cluster that it names, when that is another one.
+    pub(crate) other_cluster: Option<String>,
     pub(crate) archiver: Archiver,
     /// What the archiver should have taken by now.
     pub(crate) late: Option<String>,
@@ -72,6 +74,7 @@ impl Archiving {
             library: facts.archive_library.clone(),
             names_another: same == Some(false),
             names_this: same == Some(true) && names_cluster(command, cluster.name.as_str()),
+            other_cluster: other_cluster(command, cluster.name.as_str()).map(str::to_owned),
             late: pg_wal.and_then(|pg_wal| late(pg_wal, patience.max(TAKEN_WITHIN))),
             archiver,
             last_is_here,
@@ -97,6 +100,9 @@ impl Archiving {
         if self.names_another {
             return Some("the server archives to another repository".to_owned());
         }
+        if let Some(other) = &self.other_cluster {
+            return Some(format!("the server archives as cluster \"{other}\""));
+        }
         if let Some(trouble) = self.trouble() {
             return Some(trouble);
         }
@@ -112,9 +118,15 @@ impl Archiving {
         }
     }
 
-    /// Whether a segment that arrives would clear the doubt. A command that names another repository never brings one.
+    /// Whether a segment that arrives would clear the doubt. A command that names another repository, or another cluster, never
+    /// brings one.
     pub(crate) fn may_be_proved(&self) -> bool {
-        self.archives && self.is_ours() && !self.names_another
+        self.archives && self.is_ours() && !self.is_for_another()
+    }
+
+    /// Whether the command is seen to name another repository or another cluster.
+    pub(crate) fn is_for_another(&self) -> bool {
+        self.names_another || self.other_cluster.is_some()
     }
 
     /// Whether the server archives, but to no place where waiting would help. A command that is
@@ -161,8 +173,13 @@ pub(crate) fn is_ours(command: &str) -> bool {
 
 /// Whether a command stores WAL nowhere, or is seen to name another cluster than this one.
 pub(crate) fn is_for_another(command: &str, cluster: &str) -> bool {
-    let told = told(command, CLUSTER);
-    keeps_nothing(command) || told.is_some_and(|told| told.trim_matches(['\'', '"']) != cluster)
+    keeps_nothing(command) || other_cluster(command, cluster).is_some()
+}
+
+/// The cluster that a command names, when that is not this one. What a shell would put in its place is not known.
+fn other_cluster<'a>(command: &'a str, cluster: &str) -> Option<&'a str> {
+    let name = told(command, CLUSTER)?.trim_matches(['\'', '"']);
+    (name != cluster && !name.contains('$')).then_some(name)
 }
 
 /// Whether it says of every file that it is archived, which PostgreSQL's manual names as a way to archive nothing (20.5.3).
@@ -205,7 +222,7 @@ fn told<'a>(command: &'a str, [option, variable]: [&str; 2]) -> Option<&'a str> 
 
 #[cfg(test)]
 mod tests {
-    use super::{Archiving, keeps_nothing, names_cluster, names_same};
+    use super::{Archiving, keeps_nothing, names_cluster, names_same, other_cluster};
 
     #[test]
     fn a_command_that_keeps_nothing_is_no_wrapper() {
@@ -236,6 +253,15 @@ mod tests {
         let command = "pgstrata --repo /backup --cluster other archive-push %p";
         assert!(names_cluster(command, "other") && !names_cluster(command, "main"));
         assert!(!names_cluster("pgstrata archive-push %p", "main"));
+        assert_eq!(other_cluster(command, "main"), Some("other"));
+        for same in [
+            "pgstrata --cluster other archive-push %p",
+            "pgstrata --cluster=\"other\" archive-push %p",
+            "pgstrata --cluster \"$NAME\" archive-push %p",
+            "pgstrata archive-push %p",
+        ] {
+            assert_eq!(other_cluster(same, "other"), None, "{same}");
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //!
 //! Which directories were copied, only the WAL tells (`backup/repeated.rs`). Here is found whether it has to be asked, and
 //! which directories were there all the while. One whose files are being removed still looks as it did; its database is locked
-//! until that is done.
+//! until that is done. Files alone go with tables, and tell of a directory only when its database has left it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -53,6 +53,9 @@ pub(crate) struct DatabasesSeen {
     pub(crate) came: bool,
     /// Whether any was removed, or was about to be.
     pub(crate) went: bool,
+    /// Whether one that recovery may make has a file of a name that another one has lost. Copies keep the names of files, so it may
+    /// be one, of what the other was before.
+    pub(crate) lost: bool,
     /// Those that were there from the start until everything was read.
     pub(crate) whole: BTreeSet<DatabaseDirectory>,
 }
@@ -84,48 +87,96 @@ impl DatabaseWatch {
         Ok(())
     }
 
-    /// Everything was read, and files were missing then that the directories `lacking` had when they were listed.
+    /// Everything was read but the files at the paths `missing`, which had been listed and were not there any more.
     ///
     /// # Errors
     /// When a directory cannot be read, or the server does not answer.
     pub(crate) async fn end(
         &self,
         session: &Session,
-        lacking: &BTreeSet<String>,
+        missing: &BTreeSet<String>,
     ) -> Result<DatabasesSeen> {
         // In this order: what was removed in between is not listed any more.
         let locked = locked(session).await?;
         let now = listing(&self.data_directory, self.major).await?;
-        Ok(self.seen(&now, &locked, lacking))
+        let rows = session.databases().await?;
+        let namesakes = self.namesakes(&now, missing);
+        let lost = blocking(move || Ok(namesakes.iter().any(|path| path.exists()))).await?;
+        Ok(DatabasesSeen {
+            lost,
+            ..self.seen(&now, &rows, &locked, missing)
+        })
     }
 
     fn seen(
         &self,
         now: &DatabaseList,
+        rows: &BTreeSet<(u32, u32)>,
         locked: &BTreeSet<u32>,
-        lacking: &BTreeSet<String>,
+        missing: &BTreeSet<String>,
     ) -> DatabasesSeen {
-        let same = |listing: &DatabaseList, place: &DatabaseDirectory, listed: &DirectorySeen| {
-            let other = listing.get(place);
-            other.is_some_and(|other| other.identity == listed.identity)
+        let is_there = |place: &DatabaseDirectory, was: &DirectorySeen| {
+            is_same(now, place, was) && !locked.contains(&place.database.0)
         };
-        let is_whole = |place: &DatabaseDirectory, listed: &DirectorySeen| {
-            same(now, place, listed)
-                && !locked.contains(&place.database.0)
-                && !lacking.contains(&place.path(self.major))
+        let lacks = |place: &DatabaseDirectory| lacks_files(missing, &place.path(self.major));
+        // Who was killed while he removed it has left the directory, but not its row.
+        let was_begun = |place: &DatabaseDirectory, was: &DirectorySeen| {
+            lacks(place) && !has_row(rows, place, was)
         };
         let whole = self
             .started
             .iter()
-            .filter(|(place, was)| is_whole(place, was));
+            .filter(|(place, was)| is_there(place, was) && !lacks(place));
         let whole: BTreeSet<DatabaseDirectory> = whole.map(|(place, _)| *place).collect();
         let mut before = self.settled.iter().chain(&self.started);
-        let mut own = now.iter().filter(|(_, is)| is.is_own);
         DatabasesSeen {
-            came: own.any(|(place, is)| !same(&self.settled, place, is)),
-            went: before.any(|(place, was)| !is_whole(place, was)),
+            came: self.came(now).next().is_some(),
+            went: before.any(|(place, was)| !is_there(place, was) || was_begun(place, was)),
+            lost: false,
             whole,
         }
+    }
+
+    /// The databases' own directories that recovery may make.
+    fn came<'l>(&'l self, now: &'l DatabaseList) -> impl Iterator<Item = &'l DatabaseDirectory> {
+        let own = now.iter().filter(|(_, is)| is.is_own);
+        let came = own.filter(move |(place, is)| !is_same(&self.settled, place, is));
+        came.map(|(place, _)| place)
+    }
+
+    /// Where databases that recovery may make would have the `missing` files if they were copies of those that lost them.
+    fn namesakes(&self, now: &DatabaseList, missing: &BTreeSet<String>) -> Vec<PathBuf> {
+        let came: BTreeSet<Oid> = self.came(now).map(|place| place.database).collect();
+        let theirs = now.keys().filter(|place| came.contains(&place.database));
+        let theirs: Vec<String> = theirs.map(|place| place.path(self.major)).collect();
+        let mut namesakes = Vec::new();
+        for name in missing.iter().filter_map(|path| path.rsplit('/').next()) {
+            let places = theirs.iter();
+            namesakes.extend(places.map(|place| self.data_directory.join(place).join(name)));
+        }
+        namesakes
+    }
+}
+
+/// Whether a directory is still the one that was seen.
+fn is_same(listing: &DatabaseList, place: &DatabaseDirectory, seen: &DirectorySeen) -> bool {
+    let found = listing.get(place);
+    found.is_some_and(|found| found.identity == seen.identity)
+}
+
+/// Whether files below `directory` are among the `missing` ones.
+fn lacks_files(missing: &BTreeSet<String>, directory: &str) -> bool {
+    let below = format!("{directory}/");
+    let next = missing.range(below.clone()..).next();
+    next.is_some_and(|path| path.starts_with(&below))
+}
+
+/// Whether the database of a directory has it still; one that is not its own for as long as there is the database.
+fn has_row(rows: &BTreeSet<(u32, u32)>, place: &DatabaseDirectory, was: &DirectorySeen) -> bool {
+    let (database, tablespace) = (place.database.0, place.tablespace.0);
+    match was.is_own {
+        true => rows.contains(&(database, tablespace)),
+        false => rows.iter().any(|(oid, _)| *oid == database),
     }
 }
 
@@ -214,34 +265,99 @@ mod tests {
         }
     }
 
+    /// The row of each database that has these directories.
+    fn rows_for(listing: &DatabaseList) -> BTreeSet<(u32, u32)> {
+        let places = listing.keys();
+        let rows = places.map(|place| (place.database.0, place.tablespace.0));
+        rows.collect()
+    }
+
     #[test]
     fn a_directory_is_whole_when_nobody_has_begun_to_remove_it() {
         let watch = watch();
         let (all, one) = (watch.started.clone(), place(SIDE, 5));
-        let nobody = BTreeSet::new();
-        let seen = watch.seen(&all, &nobody, &BTreeSet::new());
+        let (rows, nobody, nothing) = (rows_for(&all), BTreeSet::new(), BTreeSet::new());
+        let seen = watch.seen(&all, &rows, &nobody, &nothing);
         assert!(seen.came && !seen.went, "{seen:?}");
         assert!(seen.whole.len() == 3, "{seen:?}");
-        // Its files are being removed, one of them has gone, all have, and another one took its place.
-        let lacking = BTreeSet::from(["pg_tblspc/16385/PG_15_202209061/5".to_owned()]);
-        let (mut without, mut another) = (all.clone(), all.clone());
+        // Its files are being removed, some had been when that was broken off, all have, and another one took its place.
+        let missing = BTreeSet::from(["pg_tblspc/16385/PG_15_202209061/5/16390".to_owned()]);
+        let (mut moved, mut without, mut another) = (rows.clone(), all.clone(), all.clone());
+        moved.remove(&(5, SIDE.0));
         without.remove(&one);
         another.extend(listing(&[(one, 9)]));
         for seen in [
-            watch.seen(&all, &BTreeSet::from([5]), &BTreeSet::new()),
-            watch.seen(&all, &nobody, &lacking),
-            watch.seen(&without, &nobody, &BTreeSet::new()),
-            watch.seen(&another, &nobody, &BTreeSet::new()),
+            watch.seen(&all, &rows, &BTreeSet::from([5]), &nothing),
+            watch.seen(&all, &moved, &nobody, &missing),
+            watch.seen(&without, &rows, &nobody, &nothing),
+            watch.seen(&another, &rows, &nobody, &nothing),
         ] {
             assert!(seen.went && !seen.whole.contains(&one), "{seen:?}");
             assert!(seen.whole.len() == 2, "{seen:?}");
         }
     }
 
+    /// As with DROP TABLE, and all that gives a table another file.
+    #[test]
+    fn a_directory_that_lacks_files_alone_is_not_whole_and_has_not_gone() {
+        let (mut watch, nobody) = (watch(), BTreeSet::new());
+        let other = place(SIDE, 1);
+        let elsewhere = DirectorySeen {
+            identity: (1, 8, 8),
+            is_own: false,
+        };
+        let rows = rows_for(&watch.started);
+        watch.started.insert(other, elsewhere);
+        for (one, directory) in [
+            (place(SIDE, 5), "pg_tblspc/16385/PG_15_202209061/5"),
+            (place(Oid::DEFAULT_TABLESPACE, 7), "base/7"),
+            (other, "pg_tblspc/16385/PG_15_202209061/1"),
+        ] {
+            let missing = BTreeSet::from([format!("{directory}/16390")]);
+            let seen = watch.seen(&watch.started, &rows, &nobody, &missing);
+            assert!(!seen.went && !seen.whole.contains(&one), "{seen:?}");
+            assert!(seen.whole.len() == 3, "{seen:?}");
+            let mut dropped = rows.clone();
+            dropped.retain(|(database, _)| *database != one.database.0);
+            let seen = watch.seen(&watch.started, &dropped, &nobody, &missing);
+            assert!(seen.went, "{seen:?}");
+        }
+        // Of another database, whose number begins with that of one.
+        let missing = BTreeSet::from(["base/16385".to_owned(), "base/70/16390".to_owned()]);
+        let seen = watch.seen(&watch.started, &rows, &nobody, &missing);
+        assert!(!seen.went && seen.whole.len() == 4, "{seen:?}");
+    }
+
+    #[test]
+    fn what_came_may_be_a_copy_of_what_has_lost_a_file_that_it_has() {
+        let mut watch = watch();
+        watch.data_directory = PathBuf::from("/data");
+        let mut now = watch.started.clone();
+        let beside = DirectorySeen {
+            identity: (1, 8, 8),
+            is_own: false,
+        };
+        now.insert(place(SIDE, 7), beside);
+        let missing = [
+            "base/1/16390",
+            "pg_tblspc/16385/PG_15_202209061/5/16391_fsm",
+        ];
+        let missing = missing.map(str::to_owned).into();
+        let namesakes = watch.namesakes(&now, &missing);
+        let expected = [
+            "/data/base/7/16390",
+            "/data/pg_tblspc/16385/PG_15_202209061/7/16390",
+            "/data/base/7/16391_fsm",
+            "/data/pg_tblspc/16385/PG_15_202209061/7/16391_fsm",
+        ];
+        assert_eq!(namesakes, expected.map(PathBuf::from));
+        assert!(watch.namesakes(&watch.settled, &missing).is_empty());
+    }
+
     #[test]
     fn recovery_may_make_a_database_that_was_not_there_before_the_start() {
         let watch = watch();
-        let came = |now: &DatabaseList| watch.seen(now, &BTreeSet::new(), &BTreeSet::new()).came;
+        let came = |now: &DatabaseList| watch.came(now).next().is_some();
         assert!(!came(&watch.settled));
         assert!(came(&watch.started));
         let mut moved = watch.settled.clone();

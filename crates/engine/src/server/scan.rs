@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 use pgstrata_layer::entry::{EntryKind, file_identity};
+use pgstrata_layer::index::{MAX_PLAIN_BYTES, plain_frame_bytes};
 use pgstrata_layer::manifest::Tablespace;
 use pgstrata_pgdata::Major;
 use pgstrata_pgdata::exclude::{
@@ -262,6 +263,8 @@ impl<'a> Walk<'a> {
 
     fn keep(&mut self, path: String, metadata: &Metadata, is_linked: bool) -> Result<()> {
         if !metadata.is_dir() {
+            // Now, and not when hours were spent on reading it.
+            frame_bytes_of(&path, metadata.len())?;
             self.push(path, metadata, is_linked);
             return Ok(());
         }
@@ -354,6 +357,23 @@ impl<'a> Walk<'a> {
     }
 }
 
+/// Bytes of a plain file in one frame of its backup.
+///
+/// # Errors
+/// `Unsupported` when it is so large that no index can name all of them.
+pub(crate) fn frame_bytes_of(path: &str, size_bytes: u64) -> Result<usize> {
+    plain_frame_bytes(size_bytes).ok_or_else(|| {
+        let what = format!(
+            "could not back up \"{path}\": it has {size_bytes} bytes, and a layer has room for plain files of at most {} GiB",
+            MAX_PLAIN_BYTES >> 30
+        );
+        Error::new(Kind::Unsupported, what).hint(
+            "move it out of the data directory if it is none of the server's, such as a core dump or a log that nobody rotates: a \
+             backup stores every file that is there",
+        )
+    })
+}
+
 fn without_directory(oid: u32, location: &str) -> Error {
     Error::new(
         Kind::File,
@@ -381,7 +401,7 @@ pub fn tablespaces(data_directory: &Path) -> Result<Vec<Tablespace>> {
             let Some(target) = gone(fs::read_link(&path)).context(act)? else {
                 continue;
             };
-            Some(utf8(&target)?)
+            Some(utf8(&led_to(&path, target).context(act)?)?)
         } else {
             None
         };
@@ -389,6 +409,15 @@ pub fn tablespaces(data_directory: &Path) -> Result<Vec<Tablespace>> {
     }
     found.sort_unstable_by_key(|tablespace| tablespace.oid);
     Ok(found)
+}
+
+/// Where a link with the text `target` leads, as an absolute path. A relative one leads on from the link's own directory, as the
+/// server follows it, over `..` and other links; when it leads nowhere, its text is what there is to tell.
+fn led_to(link: &Path, target: PathBuf) -> io::Result<PathBuf> {
+    if target.is_absolute() {
+        return Ok(target);
+    }
+    Ok(gone(fs::canonicalize(link))?.unwrap_or(target))
 }
 
 /// A relation file of a size no relation file has is kept byte for byte, as a plain file.
@@ -636,6 +665,45 @@ mod tests {
                 location
             }]
         );
+    }
+
+    #[test]
+    fn a_relative_link_of_a_tablespace_is_told_as_the_directory_to_which_it_leads() {
+        let root = tempfile::tempdir().unwrap();
+        let file = "PG_15_202209061/5/16384";
+        tree(
+            root.path(),
+            &["data/pg_tblspc/", &format!("spaces/far/{file}")],
+        );
+        let (data, spaces) = (root.path().join("data"), root.path().join("spaces"));
+        symlink("../../spaces/far", data.join("pg_tblspc/16390")).unwrap();
+        let found = scan(&data, Major::V15).unwrap();
+        let far = fs::canonicalize(&spaces).unwrap().join("far");
+        let location = Some(far.to_str().unwrap().to_owned());
+        let oid = 16390;
+        assert_eq!(found.tablespaces, [Tablespace { oid, location }]);
+        let file = format!("pg_tblspc/16390/{file}");
+        assert!(paths(&found).contains(&file.as_str()), "{found:?}");
+        fs::remove_dir_all(&spaces).unwrap();
+        let error = scan(&data, Major::V15).unwrap_err().to_string();
+        assert!(
+            error.contains("lies in \"../../spaces/far\", which does not exist"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_file_that_no_index_has_room_for_is_refused_by_name() {
+        let root = tempfile::tempdir().unwrap();
+        tree(root.path(), &["PG_VERSION", "log/core.4711"]);
+        let core = fs::File::create(root.path().join("log/core.4711")).unwrap();
+        core.set_len(MAX_PLAIN_BYTES).unwrap();
+        assert!(paths(&scan(root.path(), Major::V15).unwrap()).contains(&"log/core.4711"));
+        core.set_len(MAX_PLAIN_BYTES + 1).unwrap();
+        let error = scan(root.path(), Major::V15).unwrap_err();
+        assert_eq!(error.kind(), Kind::Unsupported);
+        assert!(error.to_string().contains("\"log/core.4711\""), "{error}");
+        assert!(error.hint_text().unwrap().starts_with("move it out of"));
     }
 
     #[test]

@@ -359,11 +359,8 @@ impl Session {
     /// When the server does not answer.
     pub async fn is_in_recovery(&self) -> Result<bool> {
         let act = "could not ask whether the server is a standby";
-        get(
-            &self.row(act, "SELECT pg_is_in_recovery()", &[]).await?,
-            0,
-            act,
-        )
+        let query = "SELECT pg_is_in_recovery()";
+        get(&self.ask(act, query, &[]).await?, 0, act)
     }
 
     /// How far the WAL in `pg_wal` is complete: flushed by a primary; replayed by a standby, and flushed by its receiver. A

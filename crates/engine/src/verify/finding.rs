@@ -66,9 +66,10 @@ pub struct Finding {
 
 impl FindingKind {
     /// The kind that stands for an error of reading an object; `None` when
-    /// verification cannot go on after it.
+    /// verification cannot go on after it. An outage says nothing of the object, also when it has ended by now.
     pub(super) fn of(error: &Error) -> Option<Self> {
         match error.kind() {
+            _ if error.is_outage() => None,
             Kind::NotFound => Some(Self::Missing),
             Kind::Damaged => Some(Self::Damaged),
             Kind::Unsupported => Some(Self::Unsupported),

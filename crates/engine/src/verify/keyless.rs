@@ -185,7 +185,7 @@ impl Keyless<'_> {
 
     fn add(&self, label: &Label, key: &str, error: &Error) -> Result<()> {
         let Some(kind) = FindingKind::of(error) else {
-            return Err(Error::new(error.kind(), error.to_string()));
+            return Err(error.clone());
         };
         self.findings.add(kind, label, key, error.to_string());
         Ok(())
@@ -430,7 +430,8 @@ struct WalHole {
 }
 
 /// Where layers begin and end nobody knows without a key. So a hole counts where the server's archiver was at work: behind
-/// the first backup that it noted. Without an archiver there is a hole between each two backups.
+/// the first backup that it noted. Without an archiver there is a hole between each two backups. What was given up, or was there
+/// before the note, may lie in one gap with what is lost behind it: then the hole begins where the promise does.
 fn holes(archived: &ArchivedWal, now: Timestamp) -> Vec<WalHole> {
     let mut holes = Vec::new();
     let is_young = |next| {
@@ -442,16 +443,67 @@ fn holes(archived: &ArchivedWal, now: Timestamp) -> Vec<WalHole> {
             continue;
         };
         let of = |number| WalSegment { timeline, number };
-        let promised = |first: &u64| noted <= first && !archived.was_released(of(*first));
-        let gaps = found.gaps().filter(|gap| promised(gap.start()));
-        holes.extend(gaps.map(|gap| {
-            let next = of(*gap.end() + 1);
-            WalHole {
-                first: of(*gap.start()),
+        let released = archived.released_until(timeline);
+        let kept_from = released.map_or(0, |until| until.segment(archived.segment_size()));
+        let promised_from = kept_from.max(*noted);
+        for gap in found.gaps() {
+            let (first, last) = (promised_from.max(*gap.start()), *gap.end());
+            if first > last {
+                continue;
+            }
+            let next = of(last + 1);
+            holes.push(WalHole {
+                first: of(first),
                 next,
                 is_young: is_young(next),
-            }
-        }));
+            });
+        }
     }
     holes
+}
+
+#[cfg(test)]
+mod tests {
+    use pgstrata_pgdata::{Lsn, TimelineId, WalSegmentSize};
+    use pgstrata_store::catalog::{GivenUp, Released};
+
+    use super::*;
+
+    /// The holes of an archive that has segments 3, 4, and 9, from the first to the next that is there.
+    fn found(noted: u64, given_up_before: Option<u64>) -> Vec<(u64, u64)> {
+        let (timeline, size) = (TimelineId::FIRST, WalSegmentSize::DEFAULT);
+        let mut archived = ArchivedWal::new(size);
+        for number in [3, 4, 9] {
+            let segment = WalSegment { timeline, number };
+            archived.add_segment(segment, Timestamp::UNIX_EPOCH);
+        }
+        archived.add_backup_label(WalSegment {
+            timeline,
+            number: noted,
+        });
+        let given_up = given_up_before.map(|number| GivenUp {
+            before: Lsn::new(number * size.get() + 40),
+            at: Timestamp::UNIX_EPOCH,
+            timelines: vec![timeline],
+        });
+        archived.set_released(Released {
+            given_up: given_up.into_iter().collect(),
+            ..Released::default()
+        });
+        let holes = holes(&archived, Timestamp::UNIX_EPOCH);
+        let ends = holes.iter();
+        ends.map(|hole| (hole.first.number, hole.next.number))
+            .collect()
+    }
+
+    #[test]
+    fn a_hole_begins_behind_what_was_given_up_and_not_before_the_first_note() {
+        assert_eq!(found(3, None), [(5, 9)]);
+        assert_eq!(found(3, Some(4)), [(5, 9)]);
+        assert_eq!(found(3, Some(8)), [(8, 9)]);
+        assert_eq!(found(3, Some(9)), []);
+        assert_eq!(found(7, None), [(7, 9)]);
+        assert_eq!(found(7, Some(8)), [(8, 9)]);
+        assert_eq!(found(9, None), []);
+    }
 }

@@ -149,10 +149,14 @@ impl Verifier {
             .sealing()
             .await?
             .layer(&reading.layer.manifest)?;
-        let got = self.fetch_pack(&key).await.map_err(|error| {
-            let names = names(&wanted);
-            Error::new(error.kind(), format!("{error}{names}"))
-        });
+        let mut got = self.fetch_pack(&key).await;
+        if got.as_ref().is_err_and(Error::is_outage) {
+            // It may be over. What cannot be read while others are is the trouble of that object.
+            self.require_reachable().await?;
+            let again = self.fetch_pack(&key).await;
+            got = again.map_err(|error| Error::new(error.kind(), error.to_string()));
+        }
+        let got = got.map_err(|error| error.followed_by(names(&wanted)));
         let Some(bytes) = self.found(label, &key, got).await? else {
             return Ok((number, PackOutcome::default()));
         };

@@ -424,6 +424,8 @@ impl Verifier {
             };
             seen.bad.insert(file);
             let kind = match error.kind() {
+                // It says nothing of the file, also when it has ended by now.
+                _ if error.is_outage() => return Err(error),
                 Kind::NotFound => FindingKind::WalMissing,
                 Kind::Damaged => FindingKind::WalDamaged,
                 Kind::Unsupported => FindingKind::Unsupported,
@@ -523,9 +525,11 @@ impl Verifier {
         };
         // The last record that is needed may begin in the segment before.
         let tail = &segments[segments.len().saturating_sub(2)..];
-        // What cannot be read there is a finding of its own.
-        let Ok(reached) = last_record(archive, tail, need).await else {
-            return Ok(());
+        let reached = match last_record(archive, tail, need).await {
+            Ok(reached) => reached,
+            Err(error) if error.is_outage() => return Err(error),
+            // What cannot be read there is a finding of its own.
+            Err(_) => return Ok(()),
         };
         let stop_lsn = layer.manifest.stop_lsn;
         if reached.is_some_and(|reached| reached >= stop_lsn) {
@@ -576,10 +580,12 @@ async fn read_segment(
     let ends = reading.ends();
     let next = segment.next();
     if reading.is_left_open() && reading.reader.follow(next).is_ok() {
-        // Without the next segment recovery does not get there either, and that is its own finding.
         let file = ArchiveFile::Segment(next);
-        if let Ok(further) = archive.walk(file, &reading, take).await {
-            reading = further;
+        match archive.walk(file, &reading, take).await {
+            Ok(further) => reading = further,
+            Err(error) if error.is_outage() => return Err(error),
+            // Without the next segment recovery does not get there either, and that is its own finding.
+            Err(_) => {}
         }
     }
     let mut minimal = reading.minimal;

@@ -429,6 +429,10 @@ fn bounds(
         return Err(Usage(what).into());
     }
     let last = experiment.arms.len() - usize::from(experiment.plan.same_again);
+    if last < 2 {
+        let what = "could not judge the result: it has no arm beside the base, so nothing can fail";
+        return Err(Usage(what.to_owned()).into());
+    }
     (1..last)
         .map(|arm| {
             let bound = condition.refuted(arm);

@@ -322,10 +322,10 @@ fn metrics(order: Order) -> Vec<Metric> {
 fn describe(arguments: &Arguments, specs: &[ArmSpec], size: f64, blocks: usize) -> Result<u8> {
     let mut text = String::new();
     let schema = arguments.schema.as_deref();
-    let names = ground::names(schema, 0, specs.len() > 1);
+    let names = ground::names(schema, ground::TAG, specs.len() > 1);
     for spec in specs {
         text.push_str(&format!("-- arm {}: {}\n", spec.name, spec.describe()));
-        text.push_str(&ground::preparation(schema, 0).join(";\n"));
+        text.push_str(&ground::preparation(schema, ground::TAG).join(";\n"));
         text.push_str(";\n");
     }
     if specs.len() > 1 {
@@ -343,7 +343,7 @@ fn describe(arguments: &Arguments, specs: &[ArmSpec], size: f64, blocks: usize) 
     }
     if !arguments.keep {
         text.push_str("-- at the end:\n");
-        text.push_str(&ground::removal(schema, 0).join(";\n"));
+        text.push_str(&ground::removal(schema, ground::TAG).join(";\n"));
         text.push_str(";\n");
     }
     print(&text)?;

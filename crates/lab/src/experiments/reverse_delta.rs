@@ -99,9 +99,17 @@ pub fn run(arguments: &Arguments, words: &[String]) -> Result<u8> {
     let blocks = arguments.blocks.unwrap_or(blocks);
     if arguments.shared.dry_run {
         // Beside an S3 server of ours nobody else takes part.
-        let archives = matches!(arguments.storage, Place::Directory)
-            && strata::is_archived(&Storage::Directory, tools.others);
-        print(&chain::describe((scale, blocks), &pgbench, archives))?;
+        let repository = match arguments.storage {
+            Place::Directory => (
+                "file://WORK/repository-pgstrata-lsn",
+                strata::is_archived(&Storage::Directory, tools.others),
+            ),
+            Place::S3 => (
+                "s3://BUCKET/repository-pgstrata-lsn --s3-endpoint http://127.0.0.1:PORT",
+                false,
+            ),
+        };
+        print(&chain::describe((scale, blocks), &pgbench, repository))?;
         return Ok(0);
     }
     let storage = match arguments.storage {

@@ -440,9 +440,11 @@ impl<'a> Engine<'a> {
         let began = Instant::now();
         interrupt::check()?;
         let place = self.place_of[arm];
-        for (index, other) in self.places.iter_mut().enumerate() {
-            if index != place {
-                other.stop()?;
+        // Where servers take turns each is started for its run: one that still ran would begin warm, and more often where
+        // two arms share it.
+        if self.places.len() > 1 {
+            for server in &mut self.places {
+                server.stop()?;
             }
         }
         let spec = self.specs[arm].clone();

@@ -24,6 +24,9 @@ pub const FOREIGN: &str = "cpu_foreign";
 /// The fact `rate` of a run whose server did not keep it.
 pub const UNSUSTAINED: &str = "not sustained";
 
+/// The fact named as a percentile of a run in which too many transactions were not begun to tell it.
+pub const WITHHELD: &str = "withheld";
+
 /// One experiment with everything measured in it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Experiment {
@@ -323,6 +326,11 @@ impl Run {
             .is_none_or(|rate| rate != UNSUSTAINED)
     }
 
+    /// Whether it has no such value because its server did not get to what was due.
+    fn was_late_for(&self, metric: &str) -> bool {
+        !self.kept_its_rate() || self.facts.get(metric).is_some_and(|fact| fact == WITHHELD)
+    }
+
     /// Notes which share of the processor others used during a part of the run; the largest one counts.
     pub fn note_foreign(&mut self, share: f64) {
         let noted = self.values.entry(FOREIGN.to_owned()).or_insert(share);
@@ -448,7 +456,7 @@ impl Experiment {
         pairs
     }
 
-    /// How many of these blocks lack the metric for one of two arms, or for both where one did not keep its rate: the
+    /// How many of these blocks lack the metric for one of two arms, or for both where one did not get to what was due: the
     /// others are those in which it went well.
     #[must_use]
     pub fn missing(&self, metric: &str, arms: (usize, usize), blocks: &[usize]) -> usize {
@@ -457,7 +465,7 @@ impl Experiment {
             runs.find(|run| run.block == block && run.arm == arm)
         };
         let has = |run: Option<&Run>| run.is_some_and(|run| run.values.contains_key(metric));
-        let is_late = |run: Option<&Run>| run.is_some_and(|run| !run.kept_its_rate());
+        let is_late = |run: Option<&Run>| run.is_some_and(|run| run.was_late_for(metric));
         let lacks = |block: &&usize| {
             let (base, arm) = (run(**block, arms.0), run(**block, arms.1));
             match (has(base), has(arm)) {

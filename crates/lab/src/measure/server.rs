@@ -4,6 +4,8 @@
 //! gets a fresh copy of it. Copies live in the template's own directory, which
 //! its leash removes even if this program is killed.
 
+use std::fs::OpenOptions;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::rc::Rc;
@@ -23,6 +25,10 @@ const SETTINGS: [(&str, &str); 4] = [
     ("log_checkpoints", "on"),
     ("log_line_prefix", "%n "),
 ];
+
+/// Last word in the files of a copy of somebody's cluster: its WAL is not that of the original, whose archive would take it
+/// for that.
+const NO_ARCHIVE: &str = "archive_mode = off\n";
 
 /// A loaded cluster that copies are made of.
 #[derive(Debug)]
@@ -117,10 +123,21 @@ impl Template {
 
 /// Puts a copy of somebody's stopped cluster in the place of a fresh one.
 fn take_over(cluster: &Cluster, pgdata: &Path) -> Result<()> {
+    let wrong = || format!("could not copy cluster \"{}\"", pgdata.display());
+    // Of a link the copy would be the cluster itself.
+    let pgdata = &pgdata.canonicalize().with_context(wrong)?;
     if pgdata.join("postmaster.pid").exists() {
         bail!(
-            "could not copy cluster \"{}\": it has a postmaster.pid; stop the server first",
-            pgdata.display()
+            "{}: it has a postmaster.pid; stop the server first",
+            wrong()
+        );
+    }
+    if let Some(link) = link_within(pgdata).with_context(wrong)? {
+        bail!(
+            "{}: \"{}\" is a symbolic link, so the copy would write where the cluster itself does; restore a \
+             backup of it with everything in one directory, and measure that",
+            wrong(),
+            link.display()
         );
     }
     let target = cluster.pgdata();
@@ -132,11 +149,23 @@ fn take_over(cluster: &Cluster, pgdata: &Path) -> Result<()> {
             .arg(pgdata)
             .arg(target),
     )
-    .with_context(|| format!("could not copy cluster \"{}\"", pgdata.display()))?;
+    .with_context(wrong)?;
     for (name, value) in SETTINGS {
         cluster.append_conf(name, value)?;
     }
-    Ok(())
+    let settings = target.join("postgresql.auto.conf");
+    let file = OpenOptions::new().create(true).append(true).open(&settings);
+    file.and_then(|mut file| file.write_all(NO_ARCHIVE.as_bytes()))
+        .with_context(|| format!("could not write \"{}\"", settings.display()))
+}
+
+/// A link by which a cluster reaches data outside its directory: that of its WAL or of a tablespace.
+fn link_within(pgdata: &Path) -> std::io::Result<Option<PathBuf>> {
+    let mut paths = vec![pgdata.join("pg_wal")];
+    for entry in std::fs::read_dir(pgdata.join("pg_tblspc"))? {
+        paths.push(entry?.path());
+    }
+    Ok(paths.into_iter().find(|path| path.is_symlink()))
 }
 
 /// Nothing to do but to check that the copy has the same major version.

@@ -3,7 +3,7 @@
 use super::{Meaning, WalTime};
 use crate::bytes::Fields;
 use crate::control::WalLevel;
-use crate::relation::{DatabaseDirectory, Oid};
+use crate::relation::{DatabaseDirectory, ForkKind, Oid, RelationFork};
 
 /// `XLR_BLOCK_ID_…`: what stands before the main data of a record without blocks.
 const MAIN_DATA_SHORT: u8 = 255;
@@ -31,6 +31,21 @@ pub(super) fn checkpoint(data: &[u8]) -> Option<Meaning> {
 pub(super) fn parameter_change(data: &[u8]) -> Option<Meaning> {
     let level = WalLevel::of(Fields(data).signed_word(20)?)?;
     Some(Meaning::WalLevel(level))
+}
+
+/// `xl_smgr_create`: `RelFileNode`, later `RelFileLocator`, and the number of a fork.
+pub(super) fn relation_file_made(data: &[u8]) -> Option<Meaning> {
+    let fields = Fields(data);
+    let made = RelationFork {
+        tablespace: Oid(fields.word(0)?),
+        database: Oid(fields.word(4)?),
+        relation: Oid(fields.word(8)?),
+        fork: ForkKind::from_number(fields.word(12)?)?,
+    };
+    Some(match made.fork {
+        ForkKind::Init => Meaning::InitForkMade(made),
+        _ => Meaning::Other,
+    })
 }
 
 /// `xl_tblspc_create_rec`: an OID, and a path that ends with a zero.
@@ -233,6 +248,23 @@ mod tests {
         let both = vec![place(5, 1663), place(5, 1700)];
         assert_eq!(dropped, Some(Meaning::DatabaseDropped(both)));
         assert_eq!(database_dropped(&data(&[5, 2, 1663])), None);
+    }
+
+    #[test]
+    fn a_record_of_an_init_fork_names_the_relation() {
+        let data = |words: [u32; 4]| words.map(u32::to_le_bytes).concat();
+        let made = relation_file_made(&data([1663, 5, 16384, 3]));
+        let fork = RelationFork {
+            tablespace: Oid(1663),
+            database: Oid(5),
+            relation: Oid(16384),
+            fork: ForkKind::Init,
+        };
+        assert_eq!(made, Some(Meaning::InitForkMade(fork)));
+        let main = relation_file_made(&data([1663, 5, 16384, 0]));
+        assert_eq!(main, Some(Meaning::Other));
+        assert_eq!(relation_file_made(&data([1663, 5, 16384, 4])), None);
+        assert_eq!(relation_file_made(&data([1663, 5, 16384, 3])[..12]), None);
     }
 
     #[test]

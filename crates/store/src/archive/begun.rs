@@ -74,6 +74,6 @@ fn other_server(timeline: TimelineId, begin: Lsn, name: &str) -> Error {
     .hint(
         "two servers have begun one timeline, because its history was missing when the second one was promoted. Store the history \
          of the server whose WAL is there, from its pg_wal. Give this server a name of its own (pgstrata init --cluster NAME, the \
-         same NAME in its archive_command, a full backup), or restore it once more",
+         same NAME in its archive_command and in its configuration file, a full backup), or restore it once more",
     )
 }

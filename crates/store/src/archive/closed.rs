@@ -6,7 +6,6 @@
 //! is never taken for the end.
 
 use pgstrata_layer::abandoned;
-use pgstrata_layer::keys::ClusterName;
 use pgstrata_layer::label::Label;
 use pgstrata_pgdata::{ArchiveFile, TimelineHistory, TimelineId, WalSegment};
 
@@ -52,7 +51,7 @@ impl Closed<'_> {
     async fn judge(&self, file: ArchiveFile) -> Result<Option<Error>> {
         let archive = self.archive;
         let name = file.file_name(archive.segment_size);
-        let mended = self.mended(timeline_of(file)).await?;
+        let mended = archive.mended_files(timeline_of(file)).await?;
         let is_there = archive.cluster.repository.size(&archive.key(file)).await?;
         if is_there.is_some() || mended.contains(&name) {
             return Ok(Some(self.has(&name)));
@@ -68,15 +67,6 @@ impl Closed<'_> {
             None => self.layers(file).await?,
         };
         Ok(seen.map(|seen| self.may_go_on(&name, &seen)))
-    }
-
-    /// The files of that timeline for which something stands in.
-    async fn mended(&self, timeline: TimelineId) -> Result<Vec<String>> {
-        let cluster = &self.archive.cluster;
-        let prefix = format!("{}/{}", cluster.name.mended_wal_prefix(), timeline.hex8());
-        let names = cluster.repository.list_names(&prefix).await?;
-        let files = names.iter().map(|name| ClusterName::mended_file(name));
-        Ok(files.map(str::to_owned).collect())
     }
 
     async fn timelines(&self) -> Result<Vec<TimelineId>> {
@@ -121,7 +111,7 @@ impl Closed<'_> {
         let object = archive.cluster.repository.size(&archive.key(file)).await?;
         Ok(object.is_some() || {
             let name = file.file_name(archive.segment_size);
-            self.mended(timeline).await?.contains(&name)
+            self.archive.mended_files(timeline).await?.contains(&name)
         })
     }
 

@@ -56,11 +56,23 @@ impl Archive {
 
     /// What the archive itself has that came after `segment`.
     async fn later_wal(&self, segment: WalSegment) -> Result<Option<String>> {
-        match self.later_file(segment).await? {
+        let (later, mended) = futures::try_join!(
+            self.later_file(segment),
+            self.mended_files(segment.timeline)
+        )?;
+        match later {
             Some(name) if name == segment.file_name(self.segment_size) => {
-                Ok(Some("the store lists it".to_owned()))
+                return Ok(Some("the store lists it".to_owned()));
             }
-            Some(name) => Ok(Some(format!("\"{name}\" is there"))),
+            Some(name) => return Ok(Some(format!("\"{name}\" is there"))),
+            None => {}
+        }
+        // What was stored once more was archived, whatever became of the object for which it stands in.
+        let is_beyond = |name: &&String| self.number_of(name) > Some(segment.number);
+        match mended.iter().find(is_beyond) {
+            Some(name) => Ok(Some(format!(
+                "\"{name}\" was archived, and what stands in for it is there"
+            ))),
             None => self.later_branch(segment).await,
         }
     }

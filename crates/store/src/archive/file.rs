@@ -15,8 +15,9 @@ use rustix::io::Errno;
 
 use crate::error::{Error, FileContext, Kind, Result};
 
-/// WAL holds what tables hold: for its owner's eyes.
-const MODE: u32 = 0o600;
+/// WAL holds what tables hold: for its owner's eyes, and where the data directory is open to a group, for that group's, which
+/// may have to back it up. PostgreSQL runs its commands with the umask that says so.
+const MODE: u32 = 0o640;
 
 /// Refuses what is there and no file: a file would take the place of a device, a pipe or a link.
 pub(super) fn require_replaceable(path: &Path) -> Result<()> {
@@ -177,6 +178,8 @@ pub(super) fn directory_of(path: &Path) -> &Path {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     fn names(directory: &Path) -> Vec<String> {
@@ -201,6 +204,20 @@ mod tests {
         assert_eq!(fs::read(&path).unwrap(), b"new");
         drop(NewFile::create(&path).unwrap());
         assert_eq!(names(directory.path()), ["RECOVERYXLOG"]);
+    }
+
+    /// The server's commands have the umask that its data directory asks for.
+    #[test]
+    fn a_group_reads_what_the_umask_lets_it_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        let before = rustix::process::umask(Mode::from_raw_mode(0o027));
+        let path = directory.path().join("RECOVERYXLOG");
+        let ours = NewFile::create(&path).and_then(NewFile::publish);
+        let (_file, named) = hidden(&path).unwrap();
+        rustix::process::umask(before);
+        ours.unwrap();
+        assert_eq!((mode(&path), mode(&named.unwrap())), (0o640, 0o640));
     }
 
     #[test]

@@ -278,7 +278,7 @@ impl Archive {
             true => self.fetch_whole(file, &key, to).await,
             false => self.fetch_in_pieces(file, &key, to).await,
         };
-        self.first_good(file, read).await
+        self.first_there(file, read).await
     }
 
     pub(super) fn check_asker(&self, system_identifier: Option<u64>) -> Result<()> {

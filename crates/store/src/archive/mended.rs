@@ -5,6 +5,7 @@
 //! An object that is not damaged is never looked past, so a second key says nothing that the first one contradicts.
 
 use bytes::Bytes;
+use pgstrata_layer::keys::ClusterName;
 use pgstrata_pgdata::{ArchiveFile, TimelineId};
 
 use super::sealed::ObjectReader;
@@ -58,15 +59,24 @@ impl Places<'_> {
         {
             first = read(self.key(0)).await;
         }
-        let damage = match first {
-            Err(error) if is_damage(&error) => error,
-            other => return other,
-        };
+        match first {
+            Err(error) if is_damage(&error) => self.stand_in(error, read).await,
+            other => other,
+        }
+    }
+
+    /// What `read` makes of the first object that stands in for that of the file and is good; `lost`, which says what is the
+    /// matter with that one, when there is none.
+    async fn stand_in<T>(
+        &self,
+        lost: Error,
+        mut read: impl AsyncFnMut(String) -> Result<T>,
+    ) -> Result<T> {
         for number in 1..=MOST_MENDED {
             match read(self.key(number)).await {
                 Ok(good) => {
                     let key = self.key(number);
-                    tracing::info!(%damage, "reading \"{key}\" instead");
+                    tracing::info!(%lost, "reading \"{key}\" instead");
                     return Ok(good);
                 }
                 Err(error) if error.kind() == Kind::NotFound => break,
@@ -74,7 +84,7 @@ impl Places<'_> {
                 Err(error) => return Err(error),
             }
         }
-        Err(damage)
+        Err(lost)
     }
 }
 
@@ -86,23 +96,45 @@ impl Archive {
         read: impl AsyncFnMut(String) -> Result<T>,
     ) -> Result<T> {
         let file_name = file.file_name(self.segment_size);
-        let places = Places {
+        self.places(file, &file_name).first_good(read).await
+    }
+
+    /// The same; also when the object is missing. What was stored once more was archived, and recovery must not end before it.
+    pub(super) async fn first_there<T>(
+        &self,
+        file: ArchiveFile,
+        mut read: impl AsyncFnMut(String) -> Result<T>,
+    ) -> Result<T> {
+        let file_name = file.file_name(self.segment_size);
+        let places = self.places(file, &file_name);
+        match places.first_good(&mut read).await {
+            Err(error) if error.kind() == Kind::NotFound => places.stand_in(error, read).await,
+            other => other,
+        }
+    }
+
+    fn places<'a>(&'a self, file: ArchiveFile, file_name: &'a str) -> Places<'a> {
+        Places {
             cluster: &self.cluster,
             timeline: timeline_of(file),
-            file_name: &file_name,
-        };
-        places.first_good(read).await
+            file_name,
+        }
+    }
+
+    /// The files of that timeline for which something stands in.
+    pub(super) async fn mended_files(&self, timeline: TimelineId) -> Result<Vec<String>> {
+        let name = &self.cluster.name;
+        let prefix = format!("{}/{}", name.mended_wal_prefix(), timeline.hex8());
+        let names = self.cluster.repository.list_names(&prefix).await?;
+        let files = names.iter().map(|name| ClusterName::mended_file(name));
+        Ok(files.map(str::to_owned).collect())
     }
 
     /// The key of the object of `file`, for 0, or of the `number`th that stands in for it.
     #[must_use]
     pub fn place(&self, file: ArchiveFile, number: u32) -> String {
-        let places = Places {
-            cluster: &self.cluster,
-            timeline: timeline_of(file),
-            file_name: &file.file_name(self.segment_size),
-        };
-        places.key(number)
+        let file_name = file.file_name(self.segment_size);
+        self.places(file, &file_name).key(number)
     }
 
     /// The object of a segment is never longer.

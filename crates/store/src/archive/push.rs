@@ -739,7 +739,7 @@ impl Archive {
         } else {
             "another server, such as a restored copy, archives under this cluster's name, or this one was set back to an \
              earlier state: give this server or the other one a name of its own (pgstrata init --cluster NAME, the same \
-             NAME in its archive_command, a full backup); what waits for its archiver is then stored under that name. A new \
+             NAME in its archive_command and in its configuration file, a full backup); what waits for its archiver is then stored under that name. A new \
              timeline does not help: the file would be refused again"
         }))
     }

@@ -145,6 +145,11 @@ impl Archive {
         }
         match same {
             Ok(Some(true)) => Ok(WaitingVerdict::Fine),
+            // No recovery reads it.
+            Ok(Some(false)) if matches!(file, ArchiveFile::Partial(_)) => unknown(
+                "two servers were promoted out of one segment; the server's log has what archive-push says of that"
+                    .to_owned(),
+            ),
             Ok(Some(false)) => match self.will_be_left_out(&path, file, forks).await {
                 Ok(true) => Ok(WaitingVerdict::Fine),
                 Ok(false) => Ok(WaitingVerdict::Other(file)),

@@ -134,14 +134,55 @@ impl StoreTime {
     }
 }
 
+/// When a catalog was looked at, by the store's clock. Whoever looks may be stopped for long between his question and his look:
+/// what was stored meanwhile is young, and not dated ahead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WhenLooked {
+    /// Before the catalog was read. By this time an attempt is old.
+    before: StoreTime,
+    /// After it was read. By this time an attempt is dated ahead.
+    after: StoreTime,
+}
+
+impl From<StoreTime> for WhenLooked {
+    /// For words alone: nothing is decided by it.
+    fn from(now: StoreTime) -> Self {
+        Self {
+            before: now,
+            after: now,
+        }
+    }
+}
+
+impl WhenLooked {
+    /// Of a catalog that was read after the store was asked for the time `before`. It is asked once more when something of an
+    /// attempt looks as if it was dated ahead.
+    ///
+    /// # Errors
+    /// As for [`StoreTime::ask`].
+    pub async fn at(
+        cluster: &ClusterRepository,
+        catalog: &Catalog,
+        before: StoreTime,
+    ) -> Result<Self> {
+        let mut unfinished = catalog.unfinished.iter();
+        let after = match unfinished.any(|left| left.is_dated_ahead(before)) {
+            true => StoreTime::ask(cluster).await?,
+            false => before,
+        };
+        Ok(Self { before, after })
+    }
+}
+
 impl Unfinished {
     /// Whether somebody may be making it: something was stored lately, and it is not given up. A time that is far ahead says
     /// nothing of life, or what a wrong clock has dated would keep everything from being removed until then.
     #[must_use]
-    pub fn is_at_work(&self, now: StoreTime) -> bool {
-        let quiet = self.modified.map(|last| now.since(last));
+    pub fn is_at_work(&self, looked: impl Into<WhenLooked>) -> bool {
+        let WhenLooked { before, after } = looked.into();
+        let quiet = self.modified.map(|last| before.since(last));
         let fresh = quiet.is_some_and(|quiet| quiet <= LEASE);
-        let known = fresh && !self.is_dated_ahead(now);
+        let known = fresh && !self.is_dated_ahead(after);
         known && !self.abandoned && !self.was_committed && !self.was_merged
     }
 
@@ -155,10 +196,11 @@ impl Unfinished {
 }
 
 /// Backups and merges under way, which may be reading layers or be about to stand on them.
-pub fn at_work(catalog: &Catalog, now: StoreTime) -> Vec<String> {
+pub fn at_work(catalog: &Catalog, looked: impl Into<WhenLooked>) -> Vec<String> {
+    let looked = looked.into();
     let unfinished = catalog.unfinished.iter();
     unfinished
-        .filter(|unfinished| unfinished.is_at_work(now))
+        .filter(|unfinished| unfinished.is_at_work(looked))
         .map(|unfinished| {
             format!(
                 "{} is being made, or was interrupted less than {} minutes ago: nothing is removed meanwhile",
@@ -345,6 +387,46 @@ mod tests {
         let mut fenced = at(0);
         fenced.abandoned = true;
         assert!(!fenced.is_at_work(StoreTime(now)));
+    }
+
+    #[test]
+    fn a_writer_that_came_while_the_look_was_held_up_is_at_work() {
+        let before = Timestamp::UNIX_EPOCH + SignedDuration::from_hours(1000);
+        let later = |minutes| StoreTime(before + SignedDuration::from_mins(minutes));
+        let came = unfinished(before + SignedDuration::from_mins(40));
+        for (after, expected) in [(0, false), (24, false), (26, true), (41, true), (600, true)] {
+            let looked = WhenLooked {
+                before: StoreTime(before),
+                after: later(after),
+            };
+            assert_eq!(came.is_at_work(looked), expected, "{after}");
+        }
+        // By the time before the look it is judged who is silent.
+        let silent = unfinished(before - SignedDuration::from_mins(16));
+        let young = unfinished(before - SignedDuration::from_mins(14));
+        for (left, expected) in [(silent, false), (young, true)] {
+            let looked = WhenLooked {
+                before: StoreTime(before),
+                after: later(40),
+            };
+            assert_eq!(left.is_at_work(looked), expected);
+        }
+    }
+
+    #[tokio::test]
+    async fn the_store_is_asked_again_when_something_looks_dated_ahead_and_only_then() {
+        let name = ClusterName::parse("main").unwrap();
+        let cluster = ClusterRepository::new(&Repository::memory(), &name);
+        let now = StoreTime::ask(&cluster).await.unwrap();
+        let mut catalog = Catalog::default();
+        catalog.unfinished.push(unfinished(now.timestamp()));
+        let looked = WhenLooked::at(&cluster, &catalog, now).await.unwrap();
+        assert_eq!(looked, WhenLooked::from(now));
+        let early = StoreTime(now.timestamp() - SignedDuration::from_mins(30));
+        assert!(!catalog.unfinished[0].is_at_work(early));
+        let looked = WhenLooked::at(&cluster, &catalog, early).await.unwrap();
+        assert!(looked.after.timestamp() >= now.timestamp(), "{looked:?}");
+        assert!(catalog.unfinished[0].is_at_work(looked));
     }
 
     #[tokio::test]

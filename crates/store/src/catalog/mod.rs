@@ -47,7 +47,7 @@ pub use copied::CopiedLayer;
 pub use digests::ChainDigests;
 pub use label::{LayerPlan, claim, last_distrusted};
 pub use layers::Layers;
-pub use lease::{CLOCKS_DIFFER, LEASE, StoreTime, at_work, clocks_differ};
+pub use lease::{CLOCKS_DIFFER, LEASE, StoreTime, WhenLooked, at_work, clocks_differ};
 pub use left::collect_left;
 pub use locks::{LockReport, look_at_locks};
 pub use loss::Loss;

@@ -17,9 +17,10 @@ use pgstrata_pgdata::lsn::Lsn;
 use pgstrata_pgdata::timeline::TimelineId;
 use pgstrata_pgdata::wal::{ArchiveFile, WalSegment, WalSegmentSize};
 
+use super::lease::CLOCKS_DIFFER;
 use super::presence::{WRITTEN_BY, host_name};
 use super::restoring::{InUse, wal_needed};
-use super::{Catalog, Layer};
+use super::{Catalog, Layer, PendingRemoval};
 use crate::cluster::ClusterRepository;
 use crate::error::{Error, Kind, Result};
 use crate::repository::ObjectInfo;
@@ -117,6 +118,8 @@ pub struct OldWal {
     pub size_bytes: u64,
     /// The segment to which it belongs.
     pub segment: WalSegment,
+    /// When it was stored.
+    pub modified: Timestamp,
 }
 
 impl OldWal {
@@ -141,6 +144,7 @@ impl OldWal {
             key: object.key,
             size_bytes: object.size_bytes,
             segment,
+            modified: object.modified,
         })
     }
 }
@@ -171,6 +175,64 @@ pub async fn find(cluster: &ClusterRepository, limit: &WalLimit) -> Result<Vec<O
         }
     }
     Ok(superfluous)
+}
+
+impl PendingRemoval {
+    /// What is left of the WAL that it names. By their positions alone these may be files of a server that was taken back since,
+    /// and writes there anew: on a timeline that began after the verdict, of which its remover has listed nothing.
+    ///
+    /// # Errors
+    /// When the repository cannot be read.
+    pub async fn wal_left(&self, cluster: &ClusterRepository) -> Result<Vec<OldWal>> {
+        let Some(limit) = &self.wal else {
+            return Ok(Vec::new());
+        };
+        let mut left = find(cluster, limit).await?;
+        if left.is_empty() {
+            return Ok(left);
+        }
+        let verdict = cluster.name.verdict_key(&self.id);
+        // Without a time nothing is known to have come later.
+        let Some(decided) = cluster.repository.modified(&verdict).await? else {
+            return Ok(left);
+        };
+        let timelines: BTreeSet<TimelineId> =
+            left.iter().map(|found| found.segment.timeline).collect();
+        for timeline in timelines {
+            if began_after(cluster, timeline, decided).await? {
+                left.retain(|found| {
+                    found.segment.timeline != timeline || !came_after(found.modified, decided)
+                });
+            }
+        }
+        Ok(left)
+    }
+}
+
+/// Whether the timeline began after that time: its history is there, and all that is there of it was stored later. A file alone
+/// tells less: it may have been there before, removed, and pushed again under its name. Of an older timeline the history tells,
+/// which no removal takes.
+async fn began_after(
+    cluster: &ClusterRepository,
+    timeline: TimelineId,
+    time: Timestamp,
+) -> Result<bool> {
+    let (name, directory) = (&cluster.name, timeline.hex8());
+    let history = name.wal_key(&directory, &timeline.history_file_name());
+    let mut objects: Vec<ObjectInfo> = Vec::new();
+    for prefix in [name.wal_prefix(), name.mended_wal_prefix()] {
+        let place = format!("{prefix}/{directory}");
+        objects.extend(cluster.repository.list(&place).await?);
+    }
+    let has_history =
+        timeline != TimelineId::FIRST && objects.iter().any(|object| object.key == history);
+    let mut times = objects.iter().map(|object| object.modified);
+    Ok(has_history && times.all(|stored_at| came_after(stored_at, time)))
+}
+
+/// Stores note times by several clocks, and some in whole seconds.
+fn came_after(stored_at: Timestamp, time: Timestamp) -> bool {
+    stored_at.duration_since(time) > CLOCKS_DIFFER
 }
 
 /// The keys of these files, as many together as go with one request; what stands in for damaged ones comes before those.

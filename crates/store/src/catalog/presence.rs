@@ -223,12 +223,17 @@ pub async fn check_stays(cluster: &ClusterRepository, chain: &[Arc<Layer>]) -> R
 /// # Errors
 /// `Refused` then.
 pub fn check_wal(leaving: &Leaving, start_lsn: Lsn) -> Result<()> {
-    match leaving.wal_before {
-        Some(before) if start_lsn < before => Err(Error::new(
-            Kind::Refused,
-            format!("WAL before {before} is being removed, and the layer starts at {start_lsn}"),
-        )
-        .hint("start again, when the server has come further")),
+    match &leaving.wal_before {
+        Some((before, id)) if start_lsn < *before => {
+            let what = format!(
+                "WAL before {before} is being removed, by the removal \"{id}\", and the layer starts at {start_lsn}"
+            );
+            Err(Error::new(Kind::Refused, what).hint(format!(
+                "start again, when the server has come further. When it was taken back since, as by a restore of an older layer, run \
+                 \"pgstrata expire\": that ends a removal of which nothing is left. When that is refused, and no expire and no merge \
+                 runs, delete \"removal/{id}/wanted\" and then \"removal/{id}/verdict\" of the cluster"
+            )))
+        }
         _ => Ok(()),
     }
 }

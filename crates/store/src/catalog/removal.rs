@@ -31,7 +31,7 @@ use pgstrata_pgdata::lsn::Lsn;
 use pgstrata_pgdata::timeline::TimelineId;
 
 use super::abandon::{Fate, close};
-use super::lease::{LEASE, StoreTime, at_work};
+use super::lease::{LEASE, StoreTime, WhenLooked, at_work};
 use super::mark::{self, AllMarks};
 use super::presence::{WRITTEN_BY, hex, host_name};
 use super::remove::{is_left, remove_layer};
@@ -111,8 +111,8 @@ impl Verdict {
 #[derive(Clone, Debug, Default)]
 pub struct Leaving {
     pub(super) layers: BTreeSet<ParentRef>,
-    /// Segments that end at or before this.
-    pub(super) wal_before: Option<Lsn>,
+    /// Segments that end at or before this, and the id of the removal that names them.
+    pub(super) wal_before: Option<(Lsn, String)>,
     /// Ids of removals that others have completed.
     completed: Vec<String>,
 }
@@ -239,7 +239,7 @@ impl<'a> Removal<'a> {
         for _ in 0..LOOKS {
             let leaving = self.others().await?;
             let catalog = Catalog::load(cluster).await?;
-            let mut notes = at_work(&catalog, now);
+            let mut notes = at_work(&catalog, WhenLooked::at(cluster, &catalog, now).await?);
             notes.extend(not_known(&catalog, &marks, pins_at));
             if !notes.is_empty() {
                 let removed = Removed {
@@ -524,10 +524,7 @@ impl PendingRemoval {
                 return Ok(false);
             }
         }
-        match &self.wal {
-            Some(limit) => Ok(old_wal::find(cluster, limit).await?.is_empty()),
-            None => Ok(true),
-        }
+        Ok(self.wal_left(cluster).await?.is_empty())
     }
 }
 
@@ -627,9 +624,11 @@ impl From<Removals> for Leaving {
             completed: completed.collect(),
             ..Leaving::default()
         };
-        for verdict in found.announced.into_iter().filter_map(|one| one.verdict) {
+        for one in found.announced {
+            let Some(verdict) = one.verdict else { continue };
             leaving.layers.extend(verdict.layers);
-            leaving.wal_before = leaving.wal_before.max(verdict.wal_before);
+            let before = verdict.wal_before.map(|before| (before, one.id));
+            leaving.wal_before = leaving.wal_before.max(before);
         }
         leaving
     }

@@ -17,6 +17,7 @@ use object_store::aws::{AmazonS3ConfigKey, AwsCredential};
 use object_store::gcp::GoogleConfigKey;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
+use super::sendable::require_header;
 use super::settings::Said;
 use crate::error::{Error, Kind, Result};
 use crate::input::{read_settings, require_private};
@@ -43,14 +44,21 @@ pub fn read_credentials(file: &Path) -> Result<BTreeMap<String, String>> {
 /// What the file at `path` says, which the option `name` of a repository names.
 ///
 /// # Errors
-/// As [`read_settings`]; `Refused` when it holds a secret and others may use it.
+/// As [`read_settings`]; `Refused` when it holds a secret and others may use it; `Usage` when it is empty: it may be about to be
+/// written.
 pub(super) fn read_option(name: &str, path: &str) -> Result<String> {
     let what = format!("the file of storage option {name},");
     let text = read_settings(Path::new(path), &what)?;
     if is_secret_option(name.trim_end_matches("_file"), &text) {
         require_private(Path::new(path), &what)?;
     }
-    Ok(text.trim().to_owned())
+    match text.trim() {
+        "" => Err(
+            Error::new(Kind::Usage, format!("{what} \"{path}\" holds nothing"))
+                .hint(format!("write the value into it, or leave {name} out")),
+        ),
+        value => Ok(value.to_owned()),
+    }
 }
 
 /// Refuses a file with a key of Google that others may use, whoever names it; also the one that the client looks for in
@@ -186,6 +194,9 @@ impl CredentialSource {
             take(KeyPart::Secret),
             take(KeyPart::Token),
         );
+        // What is half written may hold anything.
+        require_header("access_key_id", key_id.as_deref())?;
+        require_header("session_token", token.as_deref())?;
         Ok(key_id
             .zip(secret)
             .map(|(key_id, secret_key)| AwsCredential {
@@ -489,8 +500,25 @@ mod tests {
             (now.key_id.as_str(), now.token.as_deref()),
             ("mine", Some("first"))
         );
+        // Whoever renews a token in place makes its file empty first.
+        for part in ["", "\n", "\0\0\0\0", "the\nsecond\n"] {
+            write(&token, part);
+            assert_eq!(renewed.newest().token.as_deref(), Some("first"), "{part:?}");
+        }
         write(&token, "the second\n");
         assert_eq!(renewed.newest().token.as_deref(), Some("the second"));
+    }
+
+    #[test]
+    fn a_file_that_holds_nothing_is_no_value() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        for text in ["", " \n\n"] {
+            write(file.path(), text);
+            let read = read_option("session_token_file", file.path().to_str().unwrap());
+            let error = read.unwrap_err();
+            assert_eq!(error.kind(), Kind::Usage, "{text:?}");
+            assert!(error.to_string().contains("holds nothing"), "{error}");
+        }
     }
 
     #[test]

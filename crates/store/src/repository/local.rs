@@ -76,7 +76,7 @@ impl Owner {
 #[derive(Debug)]
 struct OpenDirectory {
     root: PathBuf,
-    /// Directories whose entries, up to the root's parent, this process has synced.
+    /// Directories whose entries, up to the root's parent, this process has synced, as far as it may.
     durable: Mutex<HashSet<PathBuf>>,
     /// Which directory the root was when an object was read in it. Another one that has its name now tells nothing of what is
     /// not there, and nothing is put into it: a file system that was unmounted leaves an empty directory, and what is stored
@@ -328,15 +328,33 @@ impl OpenDirectory {
         if known(&self.durable.lock().unwrap_or_else(PoisonError::into_inner)) {
             return Ok(());
         }
+        let makes_root = !self.root.is_dir();
         self.make_directories(directory, None)?;
         let above = directory.ancestors().skip(1);
-        let to_root = above.take_while(|a| a.starts_with(&self.root));
-        for ancestor in to_root.chain(self.root.parent()) {
+        for ancestor in above.take_while(|a| a.starts_with(&self.root)) {
             sync_directory(ancestor)?;
         }
+        self.sync_root(makes_root)?;
         let mut durable = self.durable.lock().unwrap_or_else(PoisonError::into_inner);
         durable.insert(directory.to_owned());
         Ok(())
+    }
+
+    /// Syncs the name of the root. Whoever may enter the directory in which that is, and not read it, cannot, and need not
+    /// when the root was there before.
+    fn sync_root(&self, is_new: bool) -> io::Result<()> {
+        let Some(above) = self.root.parent() else {
+            return Ok(());
+        };
+        match sync_directory(above) {
+            Err(e) if e.kind() != io::ErrorKind::PermissionDenied => Err(e),
+            Err(e) if is_new => Err(io::Error::other(format!(
+                "the repository's directory was made, and \"{}\", in which it is, cannot be synced: {e}; let the user who runs this \
+                 read it",
+                above.display()
+            ))),
+            _ => Ok(()),
+        }
     }
 
     /// Makes `directory` and those above it, as far as they are missing. Made by root they belong to `owner`, or else to

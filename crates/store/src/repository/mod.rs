@@ -26,6 +26,7 @@ pub(crate) mod record;
 mod refused;
 mod reserve;
 mod retries;
+mod sendable;
 mod settings;
 mod signatures;
 mod spill;

@@ -20,6 +20,7 @@ use super::credentials::{
 };
 use super::local::LocalStore;
 use super::retries::Patience;
+use super::sendable::require_part;
 use super::settings::{Said, environment, name_of, unknown, usage};
 use super::versions::{Bucket, ServerSide};
 use crate::error::{Error, Result};
@@ -116,10 +117,13 @@ fn open_in(environment: BTreeMap<String, String>, options: &RepositoryOptions) -
         return Err(usage("the repository's URL may not contain credentials")
             .hint("set them as options of the repository or in the environment"));
     }
-    if !["file", "memory"].contains(&scheme) && bucket.is_empty() {
-        return Err(usage(format!(
-            "the repository's URL \"{url}\" names no bucket"
-        )));
+    if !["file", "memory"].contains(&scheme) {
+        if bucket.is_empty() {
+            return Err(usage(format!(
+                "the repository's URL \"{url}\" names no bucket"
+            )));
+        }
+        require_part("bucket", Some(bucket))?;
     }
     let (mut local, mut s3) = (None, None);
     let (store, prefix): (Arc<dyn ObjectStore>, &str) = match scheme {
@@ -304,7 +308,7 @@ impl Settings {
             .with_unsigned_payload(true)
             .with_retry(request_retries());
         let mut said = self.said("s3", &["aws_"])?;
-        said.settle_s3()?;
+        said.settle_s3(bucket)?;
         match said.value(AmazonS3ConfigKey::Checksum) {
             // The store's client knows no word for that.
             Some("none") => said.leave_out(AmazonS3ConfigKey::Checksum),
@@ -547,6 +551,38 @@ mod tests {
         opened(&[("aws_endpoint_url_s3", far)], &ours).unwrap();
         opened(&[("aws_endpoint_url_s3", near)], &s3()).unwrap();
         opened(&[], &azure.with("use_emulator", "true")).unwrap();
+    }
+
+    #[test]
+    fn what_no_request_can_carry_is_refused_whoever_says_it() {
+        let plain = || RepositoryOptions::new("s3://b/p");
+        let secret = ("aws_secret_access_key", "b");
+        let refused: &[(&[(&str, &str)], RepositoryOptions)] = &[
+            (&[("aws_endpoint_url", "")], s3()),
+            (&[("aws_endpoint_url_s3", "minio:9000")], s3()),
+            (&[("aws_region", "eu west")], s3()),
+            (&[("aws_default_region", "eu\n")], s3()),
+            (&[("aws_access_key_id", "AKIA\n"), secret], plain()),
+            (&[("aws_session_token", "hidden\n")], plain()),
+            (&[("aws_metadata_endpoint", "169.254.169.254")], plain()),
+            (&[("azure_storage_token", "hidden\n")], azure()),
+            (&[("azure_storage_endpoint", "azurite:10000")], azure()),
+        ];
+        for (environment, options) in refused {
+            let error = opened(environment, options).map(|_| ()).unwrap_err();
+            assert_eq!(error.kind(), Kind::Usage, "{environment:?}: {error}");
+            assert!(!error.to_string().contains("hidden"), "{error}");
+        }
+        // What an option stands in for is not sent.
+        let ours = s3().with("endpoint", "https://minio:9000");
+        let theirs = [
+            ("aws_endpoint_url", "minio"),
+            ("aws_session_token", "hidden\n"),
+            ("aws_metadata_endpoint", "169.254.169.254"),
+        ];
+        opened(&theirs, &ours).unwrap();
+        let key = azure().with("access_key", "Zm9v");
+        opened(&[("azure_authority_host", "login.example.com")], &key).unwrap();
     }
 
     /// What the environment has to open Azure with, each way that beats a signature in the client.

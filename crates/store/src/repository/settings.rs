@@ -13,6 +13,7 @@ use object_store::aws::AmazonS3ConfigKey;
 use object_store::azure::AzureConfigKey;
 use object_store::gcp::GoogleConfigKey;
 
+use super::sendable::{require_address, require_header, require_part, require_part_of_host};
 use crate::error::{Error, Kind, Result};
 
 /// Whether both names are of one option, so that what is said of one is said of the other.
@@ -79,6 +80,18 @@ impl<K: Copy + PartialEq> Said<K> {
         self.options.retain(|(known, _)| *known != key);
     }
 
+    /// Refuses those of these that no header can hold, each with its name.
+    fn require_headers(&self, named: &[(&str, K)]) -> Result<()> {
+        let mut named = named.iter();
+        named.try_for_each(|(what, key)| require_header(what, self.value(*key)))
+    }
+
+    /// Refuses those of these to which no request can go, each with its name.
+    fn require_addresses(&self, named: &[(&str, K)]) -> Result<()> {
+        let mut named = named.iter();
+        named.try_for_each(|(what, key)| require_address(what, self.value(*key)))
+    }
+
     /// Who does not say that the network may see everything gets no plain HTTP, but to this machine. These are all addresses
     /// to which requests go.
     fn judge_plain_http(&mut self, addresses: &[Option<String>], allow: K) -> Result<()> {
@@ -103,8 +116,8 @@ impl<K: Copy + PartialEq> Said<K> {
 }
 
 impl Said<AmazonS3ConfigKey> {
-    /// Lets what is said of the address and of keys count as the module says.
-    pub(super) fn settle_s3(&mut self) -> Result<()> {
+    /// Lets what is said of the address and of keys count as the module says. Refuses what the client would send and cannot.
+    pub(super) fn settle_s3(&mut self, bucket: &str) -> Result<()> {
         use AmazonS3ConfigKey as Key;
         for (key, _) in self.environment.iter_mut().chain(&mut self.options) {
             *key = address_of_s3(*key);
@@ -124,8 +137,49 @@ impl Said<AmazonS3ConfigKey> {
         } else if self.names(&roles) && !self.names(&keys) {
             self.ignore(&keys);
         }
+        self.require_sendable(bucket)?;
         let address = self.value(Key::Endpoint).map(str::to_owned);
         self.judge_plain_http(&[address], Key::Client(ClientConfigKey::AllowHttp))
+    }
+
+    fn require_sendable(&self, bucket: &str) -> Result<()> {
+        use AmazonS3ConfigKey as Key;
+        self.require_headers(&[
+            ("access_key_id", Key::AccessKeyId),
+            ("session_token", Key::Token),
+            ("region", Key::Region),
+            ("region", Key::DefaultRegion),
+            (
+                "default_content_type",
+                Key::Client(ClientConfigKey::DefaultContentType),
+            ),
+        ])?;
+        self.require_addresses(&[("endpoint", Key::Endpoint)])?;
+        if self.value(Key::AccessKeyId).is_none() {
+            // Who has keys asks nobody for them.
+            self.require_addresses(&[
+                ("metadata_endpoint", Key::MetadataEndpoint),
+                ("endpoint_url_sts", Key::StsEndpoint),
+                (
+                    "container_credentials_full_uri",
+                    Key::ContainerCredentialsFullUri,
+                ),
+            ])?;
+        }
+        let is_on = |key| self.value(key).is_some_and(is_true);
+        let is_express = is_on(Key::S3Express);
+        if self.value(Key::Endpoint).is_some() && !is_express {
+            return Ok(());
+        }
+        // The client puts an address together out of these.
+        let region = self.value(Key::Region).or(self.value(Key::DefaultRegion));
+        if let Some(region) = region {
+            require_part_of_host("region", region)?;
+        }
+        match is_express || is_on(Key::VirtualHostedStyleRequest) {
+            true => require_part_of_host("bucket", bucket),
+            false => Ok(()),
+        }
     }
 }
 
@@ -148,9 +202,33 @@ impl Said<AzureConfigKey> {
             true => Some(emulator.unwrap_or(EMULATOR)),
             false => self.value(Key::Endpoint),
         };
+        require_address("endpoint", address)?;
+        self.require_sendable()?;
         let of_tokens = self.value(Key::AuthorityHost);
         let addresses = [address, of_tokens].map(|address| address.map(str::to_owned));
         self.judge_plain_http(&addresses, Key::Client(ClientConfigKey::AllowHttp))
+    }
+
+    fn require_sendable(&self) -> Result<()> {
+        use AzureConfigKey as Key;
+        self.require_headers(&[
+            ("account_name", Key::AccountName),
+            ("token", Key::Token),
+            (
+                "default_content_type",
+                Key::Client(ClientConfigKey::DefaultContentType),
+            ),
+        ])?;
+        let has = |key| self.value(key).is_some();
+        if has(Key::Token) || has(Key::AccessKey) || self.names(&[Key::SasKey]) {
+            // Who has keys asks nobody for them.
+            return Ok(());
+        }
+        self.require_addresses(&[
+            ("authority_host", Key::AuthorityHost),
+            ("msi_endpoint", Key::MsiEndpoint),
+        ])?;
+        require_part("tenant_id", self.value(Key::AuthorityId))
     }
 
     /// The way in that file and options name, in the client's own order; nothing when they name none.
@@ -205,6 +283,14 @@ impl Said<GoogleConfigKey> {
         if self.names(&credentials) {
             self.ignore(&credentials);
         }
+        self.require_headers(&[
+            ("bearer_token", Key::BearerToken),
+            (
+                "default_content_type",
+                Key::Client(ClientConfigKey::DefaultContentType),
+            ),
+        ])?;
+        self.require_addresses(&[("base_url", Key::BaseUrl)])?;
         let address = self.value(Key::BaseUrl).map(str::to_owned);
         self.judge_plain_http(&[address], Key::Client(ClientConfigKey::AllowHttp))
     }

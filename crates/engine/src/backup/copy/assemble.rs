@@ -25,8 +25,8 @@ pub(crate) struct Assembled {
     pub(crate) audit: Audited,
     /// Files that were written whenever they were read.
     pub(crate) torn: Vec<String>,
-    /// Directories of files that were listed and had gone when they were to be read.
-    pub(crate) lacking: BTreeSet<String>,
+    /// Files that were listed and had gone when they were to be read.
+    pub(crate) missing: BTreeSet<String>,
 }
 
 pub(crate) struct Assembler<'a> {
@@ -90,9 +90,7 @@ impl<'a> Assembler<'a> {
         let mut outcomes: Vec<Outcome> = outcomes.into_iter().map(|(_, outcome)| outcome).collect();
         if outcomes.iter().any(|outcome| outcome.gone) {
             // Dropped between scan and reading.
-            if let Some((directory, _)) = job.file.path.rsplit_once('/') {
-                self.assembled.lacking.insert(directory.to_owned());
-            }
+            self.assembled.missing.insert(job.file.path.clone());
             return Ok(());
         }
         if outcomes.iter().any(|outcome| outcome.was_torn) {

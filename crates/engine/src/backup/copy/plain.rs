@@ -16,7 +16,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use pgstrata_layer::changeset::ReadPlan;
 use pgstrata_layer::digest::ContentHasher;
 use pgstrata_layer::entry::{BlockRun, FrameRef};
-use pgstrata_layer::frame;
 use pgstrata_layer::outside::is_outside;
 use pgstrata_pgdata::relation::{BLOCK_SIZE, PathKind};
 use pgstrata_store::error::{Error, FileContext, Kind, Result};
@@ -25,10 +24,7 @@ use rustix::fs::SeekFrom;
 use super::job::{Job, OpenFile, Outcome, block_bytes, open};
 use super::read::{Worker, read_at};
 use crate::server::outside::source_of;
-use crate::server::scan::identity;
-
-/// Bytes of a plain file in one frame.
-const FRAME_BYTES: usize = frame::PAGES * BLOCK_SIZE;
+use crate::server::scan::{frame_bytes_of, identity};
 
 /// How often a file is read anew that does not hold still: for about a second.
 const TRIES: u32 = 10;
@@ -125,22 +121,25 @@ enum Store {
 #[derive(Clone, Copy)]
 struct Portion {
     limit_bytes: u64,
+    /// Of a frame, and read at once. By the size at this reading, which may be another one than the list's.
+    frame_bytes: usize,
     store: Store,
 }
 
 impl Portion {
-    fn compared(limit_bytes: u64) -> Self {
-        Self {
+    fn compared(path: &str, limit_bytes: u64) -> Result<Self> {
+        Ok(Self {
             limit_bytes,
+            frame_bytes: frame_bytes_of(path, limit_bytes)?,
             store: Store::Nothing,
-        }
+        })
     }
 
-    fn stored(limit_bytes: u64) -> Self {
-        Self {
-            limit_bytes,
+    fn stored(path: &str, limit_bytes: u64) -> Result<Self> {
+        Ok(Self {
             store: Store::Frames,
-        }
+            ..Self::compared(path, limit_bytes)?
+        })
     }
 }
 
@@ -244,7 +243,8 @@ impl Worker<'_> {
         if metadata.len() != job.file.size_bytes {
             return Ok(false);
         }
-        let reading = self.read_plain(job, open, Portion::compared(metadata.len()), outcome)?;
+        let all = Portion::compared(&job.file.path, metadata.len())?;
+        let reading = self.read_plain(job, open, all, outcome)?;
         // A mixture of versions that is, to the byte, an older version is no mixture.
         let same = reading.digest == parent && reading.size_bytes == metadata.len();
         if same {
@@ -264,11 +264,12 @@ impl Worker<'_> {
         nature: Nature,
         outcome: &mut Outcome,
     ) -> Result<Try> {
+        let path = &job.file.path;
         await_write(&open.file);
         let before = ChangeStamp::of(&self.metadata(job, open)?);
         if nature == Nature::Replayed || before.is_old(SystemTime::now()) {
-            let reading =
-                self.read_plain(job, open, Portion::stored(before.size_bytes), outcome)?;
+            let all = Portion::stored(path, before.size_bytes)?;
+            let reading = self.read_plain(job, open, all, outcome)?;
             let after = ChangeStamp::of(&self.metadata(job, open)?);
             return Ok(if after == before {
                 Try::Whole(reading)
@@ -276,13 +277,15 @@ impl Worker<'_> {
                 Try::Torn(reading)
             });
         }
-        let first = self.read_plain(job, open, Portion::compared(before.size_bytes), outcome)?;
+        let all = Portion::compared(path, before.size_bytes)?;
+        let first = self.read_plain(job, open, all, outcome)?;
         await_write(&open.file);
         let between = ChangeStamp::of(&self.metadata(job, open)?);
         thread::sleep(QUIET);
         // What it has grown by is not read: a second reading of the same bytes tells whether
         // the first was of one moment, and a file that always grows has no end.
-        let second = self.read_plain(job, open, Portion::stored(first.size_bytes), outcome)?;
+        let same = Portion::stored(path, first.size_bytes)?;
+        let second = self.read_plain(job, open, same, outcome)?;
         let after = ChangeStamp::of(&self.metadata(job, open)?);
         Ok(if !second.is_same(&first) {
             Try::Torn(second)
@@ -306,20 +309,21 @@ impl Worker<'_> {
     ) -> Result<PlainVersion> {
         let mut reading = PlainVersion::default();
         let mut hasher = ContentHasher::new();
-        self.buffer.resize(self.buffer.len().max(FRAME_BYTES), 0);
+        self.buffer
+            .resize(self.buffer.len().max(part.frame_bytes), 0);
         while reading.size_bytes < part.limit_bytes {
             if self.context.abort.is_raised() {
                 return Err(Error::new(Kind::Interrupted, "the backup was stopped"));
             }
             let left = usize::try_from(part.limit_bytes - reading.size_bytes).unwrap_or(usize::MAX);
-            let wanted = left.min(FRAME_BYTES);
+            let wanted = left.min(part.frame_bytes);
             self.context.limiter.wait(wanted, self.context.abort);
             let read = read_at(&open.file, &mut self.buffer[..wanted], reading.size_bytes)
                 .context(|| format!("could not read \"{}\"", job.file.path))?;
             hasher.update(&self.buffer[..read]);
             if part.store == Store::Frames && read > 0 {
                 let run = BlockRun {
-                    start: block_of(reading.size_bytes, job)?,
+                    start: block_of(reading.size_bytes),
                     count: u32::try_from(read.div_ceil(BLOCK_SIZE)).expect("a frame is small"),
                 };
                 let frame =
@@ -372,14 +376,8 @@ fn never_still(path: &str) -> Error {
     .hint("find out what keeps writing to it, and run the backup again")
 }
 
-fn block_of(position: u64, job: &Job) -> Result<u32> {
-    u32::try_from(position / block_bytes()).map_err(|_| {
-        let path = &job.file.path;
-        Error::new(
-            Kind::Unsupported,
-            format!("could not back up \"{path}\": it is larger than 32 TiB"),
-        )
-    })
+fn block_of(position: u64) -> u32 {
+    u32::try_from(position / block_bytes()).expect("what is so large was refused")
 }
 
 #[cfg(test)]
@@ -389,7 +387,8 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::mpsc::channel;
 
-    use pgstrata_layer::frame::Codec;
+    use pgstrata_layer::frame::{Codec, MAX_RAW_BYTES};
+    use pgstrata_layer::index::{LARGE_PLAIN_BYTES, MAX_PLAIN_BYTES};
     use pgstrata_layer::keys::ClusterName;
     use pgstrata_layer::label::Label;
     use pgstrata_pgdata::{Lsn, Major};
@@ -418,6 +417,12 @@ mod tests {
 
     /// What a worker makes of a listed file.
     fn outcome_of(root: &Path, file: ScannedFile) -> Result<Outcome> {
+        let job = Job::new(0, file, ReadPlan::Whole, Vec::new());
+        with_worker(root, |worker| worker.plain_file(&job))
+    }
+
+    /// What comes of `act` with a worker that stores frames as they are.
+    fn with_worker<T>(root: &Path, act: impl FnOnce(&mut Worker<'_>) -> Result<T>) -> Result<T> {
         let runtime = Runtime::new().unwrap();
         let _entered = runtime.enter();
         let cluster =
@@ -444,8 +449,7 @@ mod tests {
             abort: &abort,
         };
         let mut worker = Worker::new(&context, layer.packs(4 << 20), channel().0)?;
-        let job = Job::new(0, file, ReadPlan::Whole, Vec::new());
-        worker.plain_file(&job)
+        act(&mut worker)
     }
 
     fn digest_of(bytes: &[u8]) -> Option<[u8; 32]> {
@@ -500,6 +504,40 @@ mod tests {
                 assert_eq!(blocks, 1_000_003_u64.div_ceil(8192));
             }
         }
+    }
+
+    #[test]
+    fn the_frames_of_a_large_file_are_the_largest_there_are() {
+        let frame_bytes =
+            |size_bytes| Portion::stored("core", size_bytes).map(|all| all.frame_bytes);
+        assert_eq!(frame_bytes(LARGE_PLAIN_BYTES).unwrap(), 128 << 10);
+        assert_eq!(frame_bytes(LARGE_PLAIN_BYTES + 1).unwrap(), MAX_RAW_BYTES);
+        assert_eq!(frame_bytes(MAX_PLAIN_BYTES).unwrap(), MAX_RAW_BYTES);
+        let refused = frame_bytes(MAX_PLAIN_BYTES + 1).unwrap_err();
+        assert_eq!(refused.kind(), Kind::Unsupported);
+
+        // As one of them is stored, but for its size.
+        let root = tempfile::tempdir().unwrap();
+        let text: Vec<u8> = (0..700_001_u32).flat_map(u32::to_le_bytes).collect();
+        fs::write(root.path().join("core"), &text).unwrap();
+        let file = listed(root.path(), "core").unwrap();
+        let opened = open(&root.path().join("core"), &file).unwrap().unwrap();
+        let job = Job::new(0, file, ReadPlan::Whole, Vec::new());
+        let all = Portion {
+            limit_bytes: job.file.size_bytes,
+            frame_bytes: MAX_RAW_BYTES,
+            store: Store::Frames,
+        };
+        let mut outcome = Outcome::default();
+        let version = with_worker(root.path(), |worker| {
+            worker.read_plain(&job, &opened, all, &mut outcome)
+        });
+        let version = version.unwrap();
+        assert_eq!(Some(version.digest), digest_of(&text));
+        let runs = version.frames.iter().flat_map(|frame| &frame.runs);
+        let runs: Vec<(u32, u32)> = runs.map(|run| (run.start, run.count)).collect();
+        assert_eq!(runs, [(0, 128), (128, 128), (256, 86)]);
+        assert!(version.frames.iter().all(|frame| frame.runs.len() == 1));
     }
 
     #[test]

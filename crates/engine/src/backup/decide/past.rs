@@ -10,6 +10,10 @@
 //! running that it was written beside, and after that only when the page tracker knows the token
 //! in it: the tracker's map is bound to the control file.
 //!
+//! Single files may be written past a server that runs. Who does so calls `pgstrata.reset()`, and the tracker remembers that.
+//! It is asked about two tokens: that in the file, and the parent's own, which is older. A reset between the two came while
+//! the parent was made, which may hold what was on disk before.
+//!
 //! Of the run that lasts the file tells more ([`ThisRun`]): which layers were made in it, so that the settings which a
 //! server has for a run were in force since then, and from where on all WAL summaries were written in it.
 
@@ -18,7 +22,7 @@ use std::result::Result as Answer;
 use std::time::Duration;
 
 use pgstrata_layer::lineage::{Line, Lineage, Place, line_name, with_layer};
-use pgstrata_layer::manifest::{Beside, ParentRef};
+use pgstrata_layer::manifest::{Beside, Manifest, ParentRef};
 use pgstrata_pgdata::{Lsn, TimelineId};
 use pgstrata_store::blocking::blocking;
 use pgstrata_store::catalog::{Catalog, Layer};
@@ -26,6 +30,7 @@ use pgstrata_store::error::{FileContext, Result};
 
 use super::prepare::Ready;
 use super::source;
+use crate::server::TrackerState;
 use crate::server::lineage::{self, Circumstances};
 
 /// Longer than a busy disk takes for one small file. The backup is done but for that, which spares the next one some work.
@@ -240,7 +245,7 @@ pub(super) async fn believed(
     }
 }
 
-/// How the tracker says that somebody has called `pgstrata.reset()` (ext/functions.c).
+/// How the tracker says that somebody has called `pgstrata.reset()` (ext/history.c).
 const WAS_RESET: &str = "because it was reset by role";
 
 /// What an administrator says who has written to files of the running server.
@@ -248,13 +253,49 @@ async fn was_reset(
     lineage: &Lineage,
     ask: Option<impl AsyncFnOnce(&str) -> Result<Option<String>>>,
 ) -> Option<String> {
-    let (ask, token) = (ask?, lineage.tracker_token.as_ref()?);
-    let why = ask(token).await.ok()??;
-    why.contains(WAS_RESET).then(|| {
-        format!(
-            "files of the server may have been written past it since its lineage file was: {why}"
-        )
-    })
+    let token = lineage.tracker_token.as_ref()?;
+    let answer = match ask {
+        Some(ask) => ask(token).await.map_err(|error| error.to_string()),
+        None => Err("it is not found".to_owned()),
+    };
+    let why = told_of_reset(answer)?;
+    Some(format!(
+        "files of the server may have been written past it since its lineage file was: {why}"
+    ))
+}
+
+/// What the tracker's answer about a token tells of a reset since the token was made, or leaves open.
+pub(super) fn told_of_reset(answer: Answer<Option<String>, String>) -> Option<String> {
+    match answer {
+        Ok(why) => why.filter(|why| why.contains(WAS_RESET)),
+        Err(error) => Some(format!(
+            "the page tracker, which would know, cannot be asked: {error}"
+        )),
+    }
+}
+
+/// What the tracker's state tells of a reset after the WAL was at `start`.
+pub(super) fn reset_after(state: &TrackerState, start: Lsn) -> Option<String> {
+    let at = state.history_lsn.as_deref()?;
+    let why = state.history_reason.as_deref()?;
+    let lsn = at.parse::<Lsn>().ok().filter(|lsn| lsn.is_valid());
+    let told = format!("its history began at {at} because {why}");
+    let is_later = lsn.is_none_or(|lsn| lsn > start);
+    (is_later && told.contains(WAS_RESET)).then_some(told)
+}
+
+/// What the page tracker tells of a reset since the backup of `parent` began, or leaves open. A layer that was made while the
+/// tracker made no tokens began somewhere in the WAL all the same.
+pub(super) async fn reset_since(ready: &Ready, parent: &Manifest) -> Option<String> {
+    match (&ready.tracker, &parent.tracker_token) {
+        (Ok(tracker), Some(token)) => {
+            let answer = tracker.doubt(token).await;
+            told_of_reset(answer.map_err(|error| error.to_string()))
+        }
+        (Ok(tracker), None) => reset_after(&tracker.state().await.ok()?, parent.start_lsn),
+        (Err(none), Some(_)) => told_of_reset(Err(none.reason.clone())),
+        (Err(_), None) => None,
+    }
 }
 
 /// Why older files may have been copied over the directory since its lineage file was written; `None` when that

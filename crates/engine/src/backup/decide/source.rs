@@ -3,7 +3,8 @@
 //! A parent that is not proved to lie in this server's past is compared by digest, whoever
 //! else may say that he knows the changes. Otherwise a source that cannot answer is passed over,
 //! and the layer's record says why. Page LSNs read every page, and answer when each
-//! change of a page gives it a new LSN. Digests, the last one, always answer.
+//! change of a page gives it a new LSN. Digests, the last one, always answer. They are also for
+//! files that somebody has written past the server: he tells the tracker alone.
 
 use std::result::Result as Answer;
 
@@ -20,6 +21,7 @@ use super::harmless::hint_logging;
 use super::past::{self, ThisRun};
 use super::prepare::Ready;
 use crate::backup::options::ChangeSourceChoice;
+use crate::server::Tracker;
 use crate::server::summary::{Stretch, Summaries};
 
 /// How a reason begins that says why the tracker did not answer.
@@ -58,10 +60,7 @@ pub(crate) async fn find(
         return Ok(digest_source("asked for".to_owned()));
     }
     if let Some(why) = in_doubt(search, layer, now).await? {
-        if question == Question::What {
-            tracing::warn!("changed pages will be found by digest: {why}");
-        }
-        return Ok(digest_source(why));
+        return Ok(doubted(why, question));
     }
     let mut passed_over = Vec::new();
     if matches!(
@@ -71,6 +70,10 @@ pub(crate) async fn find(
         match by_tracker(ready, parent, question).await? {
             Ok(choice) => return Ok(choice),
             Err(why) => passed_over.push(format!("{NOT_BY_TRACKER}: {why}")),
+        }
+        // Somebody may have reset it since the doubts were looked for: then no other source knows, either.
+        if let Some(why) = reset_doubt(ready, parent).await {
+            return Ok(doubted(why, question));
         }
     }
     let run = ThisRun::look(ready).await;
@@ -88,6 +91,14 @@ pub(crate) async fn find(
         None => lsn_source(wanted, parent),
     };
     Ok(last.despite(&passed_over, search, parent, question))
+}
+
+/// Compares every page, and says why.
+fn doubted(why: String, question: Question) -> SourceChoice {
+    if question == Question::What {
+        tracing::warn!("changed pages will be found by digest: {why}");
+    }
+    digest_source(why)
 }
 
 /// Why page LSNs do not tell what changed since `parent`, if so. Without logged hints `VACUUM` sets the bit "all visible"
@@ -127,12 +138,15 @@ async fn in_doubt(search: Search<'_>, parent: &Layer, now: &Standpoint) -> Resul
         return Ok(Some(why));
     }
     let Some(why) = past::doubt(ready, parent).await else {
-        return Ok(None);
+        return Ok(reset_doubt(ready, manifest).await);
     };
     // Said with it: whether the tracker could have answered.
     let tracker = match (&ready.tracker, &manifest.tracker_token) {
         _ if wanted == ChangeSourceChoice::Lsn => None,
-        (Ok(tracker), Some(token)) => tracker.doubt(token).await.unwrap_or_default(),
+        (Ok(tracker), Some(token)) => {
+            let answer = tracker.doubt(token).await;
+            answer.unwrap_or_else(|error| Some(error.to_string()))
+        }
         (Err(none), Some(_)) => Some(none.reason.clone()),
         _ => None,
     };
@@ -140,6 +154,15 @@ async fn in_doubt(search: Search<'_>, parent: &Layer, now: &Standpoint) -> Resul
         Some(also) => format!("{why}; {NOT_BY_TRACKER}: {also}"),
         None => why,
     }))
+}
+
+/// Why files of the server may have been written past it since the backup of `parent` began, if so.
+async fn reset_doubt(ready: &Ready, parent: &Manifest) -> Option<String> {
+    let why = past::reset_since(ready, parent).await?;
+    let label = &parent.label;
+    Some(format!(
+        "files of the server may have been written past it since the parent {label} began; {NOT_BY_TRACKER}: {why}"
+    ))
 }
 
 impl SourceChoice {
@@ -287,9 +310,19 @@ pub(super) fn stretches(parent: &Manifest, now: &Standpoint) -> Answer<Vec<Stret
 /// backup starts, so that no write falls between them. `None` when there is no tracker, for all that can be known.
 pub(crate) async fn make_token(ready: &Ready) -> Option<Answer<String, String>> {
     match &ready.tracker {
-        Ok(tracker) => Some(tracker.bump().await.map_err(|error| error.to_string())),
+        Ok(tracker) => {
+            let made = token_to_ask_for(tracker).await;
+            Some(made.map_err(|error| error.to_string()))
+        }
         Err(none) => none.may_be_there.then(|| Err(none.reason.clone())),
     }
+}
+
+/// A token that we may ask about: any other one would put the next backup in doubt, and so each one after it.
+async fn token_to_ask_for(tracker: &Tracker) -> Result<String> {
+    let token = tracker.bump().await?;
+    tracker.doubt(&token).await?;
+    Ok(token)
 }
 
 /// The token, if there is one. Why there is none is said, unless `source` was passed over for it, aloud.

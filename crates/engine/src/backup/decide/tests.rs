@@ -7,6 +7,7 @@
 //! the product. Each of its rules is then left out, and a history must be found in which that goes wrong.
 
 mod directory;
+mod resets;
 mod world;
 
 use world::{AS_IT_IS, Config, Copies, EVENTS, FAR, Happening, LeftOut, World};
@@ -157,6 +158,19 @@ fn a_restored_directory_has_no_past_whatever_the_tracker_believes() {
     require_never_wrong(credulous(Copies::Apart), &RESTORED, DEPTH);
 }
 
+const WRITTEN_PAST: [Happening; 5] = [
+    Happening::Work(0),
+    Happening::Backup,
+    Happening::BackupWrittenPast,
+    Happening::WrittenPast,
+    Happening::Restart,
+];
+
+#[test]
+fn what_is_written_past_the_server_is_compared_when_the_tracker_was_told() {
+    require_never_wrong(AS_IT_IS, &WRITTEN_PAST, DEPTH);
+}
+
 /// A rule without which nothing goes wrong is none, or the search does not see what it is for.
 #[test]
 fn without_any_one_of_the_rules_a_history_goes_wrong() {
@@ -164,7 +178,7 @@ fn without_any_one_of_the_rules_a_history_goes_wrong() {
         tracker: false,
         ..AS_IT_IS
     };
-    let rules: [(LeftOut, Config, &[Happening]); 11] = [
+    let rules: [(LeftOut, Config, &[Happening]); 13] = [
         (
             LeftOut::Directory,
             credulous(Copies::OfLinkedFiles),
@@ -180,6 +194,8 @@ fn without_any_one_of_the_rules_a_history_goes_wrong() {
         (LeftOut::RestoreRemoves, credulous(Copies::Apart), &RESTORED),
         (LeftOut::Forget, untracked, &EVENTS),
         (LeftOut::Summaries, AS_IT_IS, &EVENTS),
+        (LeftOut::Reset, AS_IT_IS, &WRITTEN_PAST),
+        (LeftOut::OwnToken, AS_IT_IS, &WRITTEN_PAST),
     ];
     for (left_out, config, events) in rules {
         let config = Config { left_out, ..config };

@@ -20,7 +20,8 @@ use crate::server::Session;
 
 /// What there is to do in either case.
 const SET_BACK: &str = "the server was set back to an earlier state, or a copy of it archives under this cluster's name: give this \
-     server a name of its own (pgstrata init --cluster NAME, the same NAME in its archive_command, a full backup)";
+     server a name of its own (pgstrata init --cluster NAME, the same NAME in its archive_command and in its configuration file, a \
+     full backup)";
 
 /// What else there is to do while nothing has been refused.
 const OR_BRANCH: &str = "or begin a new timeline within this segment (the steps are in OPERATIONS.md, \"When the archive has another \

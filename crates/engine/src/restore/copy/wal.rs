@@ -171,7 +171,7 @@ mod tests {
         let layout = Layout::new(&data, None, None, &[], &[]).unwrap();
         let now = Timestamp::UNIX_EPOCH;
         let marker = new_marker(&layout, "main", "label", String::new(), now);
-        let claimed = Claimed::claim(&layout, &marker).unwrap();
+        let claimed = Claimed::claim(&layout, &marker, "PG_15_2").unwrap();
         let part = Progress::default().of_part();
         let listing = ManifestSink::create(&claimed, Major::V15, 1).unwrap();
         let writer = Writer::new(&claimed.roots, Vec::new(), listing, &part).unwrap();

@@ -29,9 +29,10 @@ use super::servers::one_server;
 use super::survey::{self, LayerFetch, Survey};
 use crate::frames::Chain;
 use crate::health;
-use crate::restore::place::in_place::{self, Inventory, refuse_unarchived_wal};
-use crate::restore::place::layout::{Condition, Layout, Seen, resolve};
+use crate::restore::place::in_place::{self, Inventory};
+use crate::restore::place::layout::{Condition, Layout, Seen, resolve, version_directory};
 use crate::restore::place::links::Links;
+use crate::restore::place::unarchived::refuse_unarchived_wal;
 use crate::restore::{ArchiveMode, Method, RestoreOptions, Target, TargetAction};
 use crate::server::apart::{answering, require_apart, require_apart_from};
 
@@ -176,7 +177,10 @@ pub async fn plan(cluster: &ClusterRepository, mut options: RestoreOptions) -> R
     let inventory = match condition {
         Condition::Existing => {
             refuse_leaving(&layout.data, &options, &selection.history)?;
-            refuse_unarchived_wal(&layout.data, &archive, segment_size)?;
+            let held = Archive::new(cluster, record.clone())?;
+            let unknown = refuse_unarchived_wal(&layout.data, &held, &archive).await?;
+            selection.notes.extend(unknown);
+            survey::require_digests(&chain, &losses)?;
             Inventory::of(&layout, &prefixes(&layout), &layer.manifest.cluster)?
         }
         _ => Inventory::default(),
@@ -184,11 +188,9 @@ pub async fn plan(cluster: &ClusterRepository, mut options: RestoreOptions) -> R
     let archive_mode = archive_mode(&options, &condition, &layout, (&links, &cluster.name))?;
     selection.notes.extend(copy_notes(archive_mode, &options));
     selection.notes.extend(stop_notes(&options, &selection));
-    if condition == Condition::Existing {
-        survey::require_digests(&chain, &losses)?;
-    }
     let kept = KeptParts::default();
     let whole = Chain::new(cluster, chain.clone()).keeping(&kept);
+    let inventory = survey::removable(inventory, &whole).await?;
     let survey = survey::survey_unless_removed(whole, losses, &layout).await?;
     selection.notes.extend(survey.outside_note(&layout)?);
     let own = own_wal(&layer, &selection, &archive);
@@ -515,7 +517,10 @@ pub(crate) fn inspect(
 ) -> Result<Condition> {
     match options.method {
         Method::Delta => layout.inspect_in_place(cluster, layer, options.vouched, links),
-        Method::Overlay => layout.inspect(layer.label.as_str(), &options.asked()),
+        Method::Overlay => {
+            let version = version_directory(&layer.manifest.cluster);
+            layout.inspect(layer.label.as_str(), &options.asked(), &version)
+        }
     }
 }
 

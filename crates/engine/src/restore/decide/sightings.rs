@@ -68,6 +68,7 @@ impl Event {
             | Meaning::TablespaceCreated { .. }
             | Meaning::DatabaseMade { .. }
             | Meaning::DatabaseDropped(_)
+            | Meaning::InitForkMade(_)
             | Meaning::WalLevel(_)
             | Meaning::Other => (None, What::Other),
         };
@@ -150,6 +151,7 @@ impl Sightings {
             | Meaning::TablespaceCreated { .. }
             | Meaning::DatabaseMade { .. }
             | Meaning::DatabaseDropped(_)
+            | Meaning::InitForkMade(_)
             | Meaning::Other => {}
         }
     }

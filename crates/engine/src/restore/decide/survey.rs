@@ -6,12 +6,13 @@ use pgstrata_layer::entry::{BLOCK_BYTES, EntryKind};
 use pgstrata_layer::outside;
 use pgstrata_layer::overlay::{FilePlan, Overlay};
 use pgstrata_pgdata::wal::WalSegmentSize;
+use pgstrata_store::blocking::blocking;
 use pgstrata_store::catalog::{self, Layer, Loss};
 use pgstrata_store::error::{Error, Kind, Result};
 
 use super::plan::prefixes;
 use crate::frames::Chain;
-use crate::restore::place::in_place::Inventory;
+use crate::restore::place::in_place::{Inventory, belonging};
 use crate::restore::place::layout::{Layout, MARKER};
 
 /// What is fetched of one layer.
@@ -141,6 +142,19 @@ fn check_packs(chain: &Chain, losses: &[Option<Loss>], file: &FilePlan) -> Resul
         ),
     )
     .hint("bring it back from a copy of the repository, or restore another layer: \"pgstrata info\" tells which can be restored"))
+}
+
+/// What is there, when nothing is mounted in it where the layer has nothing.
+pub(super) async fn removable(inventory: Inventory, chain: &Chain) -> Result<Inventory> {
+    if !inventory.has_mounts() {
+        return Ok(inventory);
+    }
+    let chain = chain.clone();
+    blocking(move || {
+        inventory.strays(belonging(&chain))?;
+        Ok(inventory)
+    })
+    .await
 }
 
 /// What is there is compared with digests, which a restore into an empty directory does not need.

@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use pgstrata_layer::entry::EntryKind;
 use pgstrata_layer::outside::{Role, TOP, entry_path, parse};
@@ -71,6 +71,8 @@ pub(crate) struct Configuration<'a> {
     /// Parameters that named a target, as they were spelt.
     targets: BTreeSet<String>,
     missing: BTreeSet<String>,
+    /// Notes on includes that may mean several files of the layer.
+    unclear: BTreeSet<String>,
 }
 
 /// What is to be known of configuration that is in its place.
@@ -112,6 +114,7 @@ impl<'a> Configuration<'a> {
             taken_out: BTreeSet::new(),
             targets: BTreeSet::new(),
             missing: BTreeSet::new(),
+            unclear: BTreeSet::new(),
         }
     }
 
@@ -286,14 +289,34 @@ impl<'a> Configuration<'a> {
             Spot::Main(role) => self.mains[role].0.clone(),
             Spot::Included(place) => place.clone(),
             Spot::Inside(by) if !path.is_absolute() => {
-                self.follow_inside(by, mention, path, syntax)?;
-                return Ok(Lead::Same);
+                return self.lead_by_relative(by, mention, path, syntax);
             }
             Spot::Inside(_) => "/".to_owned(),
         };
         let above = Path::new(&place).parent().unwrap_or(Path::new("/"));
         let named = resolve(above, path);
         let named = named.to_str().unwrap_or_default();
+        if let Some(led) = self.lead_to_stored(spot, mention, named, syntax)? {
+            return Ok(led);
+        }
+        match mention {
+            _ if matches!(spot, Spot::Inside(_)) => Ok(Lead::Same),
+            Mention::File | Mention::Directory if !Path::new(named).exists() => {
+                self.missing.insert(named.to_owned());
+                Ok(Lead::Nowhere)
+            }
+            _ => Ok(Lead::To(named.to_owned())),
+        }
+    }
+
+    /// Leads to what the layer has of the place `named`; `None` when it has no such thing.
+    fn lead_to_stored(
+        &mut self,
+        spot: &Spot,
+        mention: Mention,
+        named: &str,
+        syntax: Syntax,
+    ) -> Result<Option<Lead>> {
         match self.included.get(named) {
             Some((EntryKind::Directory, mode)) if mention == Mention::Directory => {
                 let directory = self.place(&Spot::Included(named.to_owned()));
@@ -304,36 +327,82 @@ impl<'a> Configuration<'a> {
                 });
                 let inside = inside.map(|(place, _)| (Spot::Included(place.clone()), syntax));
                 self.queue.extend(inside.collect::<Vec<_>>());
-                Ok(Lead::To(self.seen_from(spot, &directory)))
+                Ok(Some(Lead::To(self.seen_from(spot, &directory))))
             }
             Some((kind, _)) if *kind != EntryKind::Directory && mention != Mention::Directory => {
                 let file = Spot::Included(named.to_owned());
                 let to = self.seen_from(spot, &self.place(&file));
                 self.queue.push_back((file, syntax));
-                Ok(Lead::To(to))
+                Ok(Some(Lead::To(to)))
             }
-            _ if matches!(spot, Spot::Inside(_)) => Ok(Lead::Same),
-            _ if matches!(mention, Mention::File | Mention::Directory)
-                && !Path::new(named).exists() =>
-            {
-                self.missing.insert(named.to_owned());
-                Ok(Lead::Nowhere)
-            }
-            _ => Ok(Lead::To(named.to_owned())),
+            _ => Ok(None),
         }
     }
 
-    /// What a file of the data directory names there.
-    fn follow_inside(
+    /// The same for a file of the data directory that names another one by a relative path. One that leads out of the source's
+    /// directory is in the layer by the place that it had, and where the source's directory was is not. So the end of that place,
+    /// behind the last `..`, must tell.
+    fn lead_by_relative(
         &mut self,
         by: &str,
         mention: Mention,
         path: &Path,
         syntax: Syntax,
-    ) -> Result<()> {
-        let above = Path::new("/").join(by);
-        let named = resolve(above.parent().unwrap_or(Path::new("/")), path);
-        let Some(named) = named.to_str().map(|path| path.trim_start_matches('/')) else {
+    ) -> Result<Lead> {
+        let data = self.roots[0].path.clone();
+        let here = data.join(by);
+        let here = resolve(here.parent().unwrap_or(&data), path);
+        if let Ok(inside) = here.strip_prefix(&data) {
+            self.follow_inside(inside, mention, syntax)?;
+            return Ok(Lead::Same);
+        }
+        let spot = Spot::Inside(by.to_owned());
+        let places = self.ending_as(&behind_the_top(by, path), mention);
+        match &places[..] {
+            [place] => {
+                let led = self.lead_to_stored(&spot, mention, place, syntax)?;
+                Ok(led.unwrap_or(Lead::Same))
+            }
+            [] if matches!(mention, Mention::File | Mention::Directory) && !here.exists() => {
+                self.missing.insert(path.display().to_string());
+                Ok(Lead::Nowhere)
+            }
+            [] => Ok(Lead::Same),
+            _ => {
+                // None of them is lost: each goes to its place, and whoever knows says which one is meant.
+                let mut kept = Vec::new();
+                for place in &places {
+                    self.lead_to_stored(&spot, mention, place, syntax)?;
+                    let below = self.place(&Spot::Included(place.clone()));
+                    kept.push(format!("\"{}\"", self.full(&below)));
+                }
+                self.unclear.insert(format!(
+                    "\"{by}\" includes \"{}\", which may be any of {} in the layer: name the right one there before the server is \
+                     started",
+                    path.display(),
+                    kept.join(", ")
+                ));
+                Ok(Lead::Same)
+            }
+        }
+    }
+
+    /// The places of the layer's included files, or directories, that end so.
+    fn ending_as(&self, end: &Path, mention: Mention) -> Vec<String> {
+        let wanted = mention == Mention::Directory;
+        let included = self.included.iter().filter(|(place, (kind, _))| {
+            (*kind == EntryKind::Directory) == wanted && Path::new(place).ends_with(end)
+        });
+        match end.as_os_str().is_empty() {
+            true => Vec::new(),
+            false => included.map(|(place, _)| place.clone()).collect(),
+        }
+    }
+
+    /// What a file of the data directory names there.
+    fn follow_inside(&mut self, named: &Path, mention: Mention, syntax: Syntax) -> Result<()> {
+        // No server starts with files that include one another in a circle.
+        let Some(named) = named.to_str().filter(|named| !named.is_empty()) else {
             return Ok(());
         };
         if mention != Mention::Directory {
@@ -430,6 +499,7 @@ impl<'a> Configuration<'a> {
                 targets.join(", ")
             ));
         }
+        notes.extend(self.unclear.iter().cloned());
         for missing in &self.missing {
             notes.push(format!(
                 "the include of \"{missing}\" was taken out of the configuration: the file is neither in the layer nor on this host"
@@ -447,6 +517,16 @@ enum Lead {
     To(String),
     /// There is no such file.
     Nowhere,
+}
+
+/// What follows the last `..` with which `path`, named by the file `by` of the data directory, leads out of that.
+fn behind_the_top(by: &str, path: &Path) -> PathBuf {
+    let top = Path::new("/");
+    let above = top.join(by);
+    // At the root of a file system `..` leads nowhere.
+    let resolved = resolve(above.parent().unwrap_or(top), path);
+    let behind = resolved.strip_prefix(top).map(Path::to_owned);
+    behind.unwrap_or_default()
 }
 
 type Edit = (Range<usize>, Vec<u8>);
@@ -470,4 +550,26 @@ fn edited(text: &[u8], edits: Vec<Edit>) -> Vec<u8> {
     }
     new.extend_from_slice(&text[at..]);
     new
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_follows_the_last_way_out_is_known_wherever_the_directory_was() {
+        for (by, path, behind) in [
+            ("postgresql.conf", "../site.conf", "site.conf"),
+            ("postgresql.conf", "../../etc/site.conf", "etc/site.conf"),
+            ("postgresql.conf", "../a/../site.conf", "site.conf"),
+            ("conf.d/a.conf", "../../conf.d/./b.conf", "conf.d/b.conf"),
+            ("conf.d/a.conf", "../..", ""),
+        ] {
+            assert_eq!(
+                behind_the_top(by, Path::new(path)),
+                Path::new(behind),
+                "{path}"
+            );
+        }
+    }
 }

@@ -1,15 +1,15 @@
-//! What a restore in place may not change.
+//! What a restore may not change.
 //!
-//! A mode that keeps its owner from writing is no obstacle: its owner may change it, and the restore does so when it has begun.
+//! In place, a mode that keeps its owner from writing is no obstacle: its owner may change it, and the restore does so when it has begun.
 //! An obstacle is what belongs to another user, what is immutable, and what lies on a file system that is mounted read-only. That
 //! is found here before anything is changed: without its `pg_control` a cluster is of no use until the restore is complete.
 
-use std::fs::Metadata;
+use std::fs::{self, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use pgstrata_store::error::{Error, Kind, Result};
+use pgstrata_store::error::{Error, FileContext, Kind, Result};
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::io::Errno;
 use rustix::process::geteuid;
@@ -22,6 +22,25 @@ pub(crate) fn is_ours(status: &Metadata) -> bool {
 /// What root may do to the files of others is left to the kernel: in a container, or on a network, it may be nothing.
 pub(super) fn belongs_to_us(status: &Metadata) -> bool {
     status.uid() == geteuid().as_raw()
+}
+
+/// Refuses a directory of another user into which somebody lets us write: at its end the restore sets the mode of the directory.
+pub(super) fn require_own(directory: &Path) -> Result<()> {
+    let status = match fs::metadata(directory) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        status => status.context(|| format!("could not look at \"{}\"", directory.display()))?,
+    };
+    if is_ours(&status) {
+        return Ok(());
+    }
+    let what = format!(
+        "\"{}\" belongs to another user ({}): the restore could not set its permissions",
+        directory.display(),
+        status.uid()
+    );
+    Err(Error::new(Kind::Refused, what).hint(
+        "Give it to the user that runs the restore (chown), or choose another directory, or restore as root.",
+    ))
 }
 
 /// Refuses a file or directory that we could not change whatever its mode were.

@@ -16,8 +16,8 @@ use rustix::io::Errno;
 
 use super::beneath;
 use super::layout::{
-    CONTROL, DirectoryState, LOST_FOUND, Layout, MARKER, MARKER_BESIDE, Marker, Seen,
-    nearest_existing, state_of_other,
+    CONTROL, DirectoryState, LOST_FOUND, Layout, MARKER, MARKER_BESIDE, Marker, Seen, is_own_name,
+    nearest_existing, occupied, state_of_other,
 };
 use super::running::{refuse_other_server, refuse_running_server};
 use crate::server::lineage;
@@ -42,8 +42,9 @@ pub(crate) struct Claimed {
 }
 
 impl Claimed {
-    /// Creates the directories and marks them; clears those that an incomplete restore has marked.
-    pub(crate) fn claim(layout: &Layout, marker: &Marker) -> Result<Self> {
+    /// Creates the directories and marks them; clears those that an incomplete restore has marked. In that of a tablespace the
+    /// directory `version` alone is a restore's.
+    pub(crate) fn claim(layout: &Layout, marker: &Marker, version: &str) -> Result<Self> {
         let data = Root::create(&layout.data, None)?;
         let (lock, was_marked) = data.lock()?;
         if !was_marked {
@@ -53,13 +54,17 @@ impl Claimed {
         let mut locks = vec![lock, data.mark(marker)?];
         let owner = data.owner()?;
         let mut roots = vec![data];
-        for directory in layout.directories().into_iter().skip(1) {
+        let tablespaces = layout.tablespaces.len();
+        for (at, directory) in layout.directories().into_iter().enumerate().skip(1) {
             let root = Root::create(directory, Some(owner))?;
             let (lock, was_marked) = root.lock()?;
             if !was_marked {
                 root.require_vacant()?;
             }
-            root.clear()?;
+            match at <= tablespaces {
+                true => root.clear_version(version)?,
+                false => root.clear()?,
+            }
             locks.extend([lock, root.mark(marker)?]);
             roots.push(root);
         }
@@ -308,6 +313,22 @@ impl Root {
             beneath::remove_all(&self.dir, Path::new(&name)).context(|| about(&name))?;
         }
         Ok(())
+    }
+
+    /// Removes what restores have made in the directory of a tablespace. Refuses when anything else lies there.
+    fn clear_version(&self, version: &str) -> Result<()> {
+        let about = || {
+            let path = self.path.join(version);
+            format!("could not remove \"{}\"", path.display())
+        };
+        let names = beneath::names(&self.dir).context(about)?;
+        if let Some(other) = names.iter().find(|name| !is_own_name(name, version)) {
+            return Err(occupied(&self.path, other, "the directory of a tablespace"));
+        }
+        match names.iter().any(|name| name == version) {
+            true => beneath::remove_all(&self.dir, Path::new(version)).context(about),
+            false => Ok(()),
+        }
     }
 
     /// Puts the marker in the place of the one that is there, at once: what that says of the cluster is nowhere else by now.

@@ -15,9 +15,7 @@ use std::path::{Path, PathBuf};
 use pgstrata_layer::entry::EntryKind;
 use pgstrata_layer::keys::ClusterName;
 use pgstrata_layer::manifest::ClusterIdentity;
-use pgstrata_pgdata::wal::{ArchiveFile, WalSegmentSize};
-use pgstrata_pgdata::{LOCK_FILE, Lsn, TimelineId};
-use pgstrata_store::archive::ArchivedWal;
+use pgstrata_pgdata::LOCK_FILE;
 use pgstrata_store::catalog::Layer;
 use pgstrata_store::error::{Error, FileContext, Kind, Result};
 
@@ -28,26 +26,17 @@ use super::foreign;
 use super::layout::{
     CONFIG_DIRECTORY, CONTROL, Condition, DirectoryState, LOST_FOUND, Layout, MARKER, Marker, Seen,
     control_there, foreign_marker, occupied, read_if_there, read_marker, state, state_of_other,
+    version_directory,
 };
 use super::links::{Links, link_target};
+use super::mounts::Mounts;
 use super::own_settings::kept_settings;
 use super::running::{refuse_other_server, refuse_running_server};
+use crate::frames::Chain;
 use crate::restore::settings::{last_value, turns_archiving_off};
 use crate::restore::{ArchiveMode, InPlace, Vouched};
 use crate::server::archiver::is_for_another;
 use crate::server::lineage;
-
-/// Whether a file system begins at the directory.
-fn is_mount_point(directory: &Path) -> bool {
-    let device = |path: &Path| fs::metadata(path).map(|found| found.dev()).ok();
-    let above = directory.parent().and_then(device);
-    above.is_some() && above != device(directory)
-}
-
-/// What the directory of a tablespace is called below the link that leads to it: `PG_15_202209061`.
-fn version_directory(identity: &ClusterIdentity) -> String {
-    format!("PG_{}_{}", identity.major, identity.catalog_version)
-}
 
 impl Layout {
     /// As [`Layout::inspect`], for a restore that may change what is there.
@@ -167,98 +156,6 @@ fn check_same_cluster(data: &Path, identity: &ClusterIdentity) -> Result<()> {
     .for_other_cluster())
 }
 
-/// WAL that only this directory has would be lost: says which files wait to be archived.
-pub(crate) fn refuse_unarchived_wal(
-    data: &Path,
-    archive: &ArchivedWal,
-    size: WalSegmentSize,
-) -> Result<()> {
-    let directory = data.join("pg_wal/archive_status");
-    let about = || format!("could not read the directory \"{}\"", directory.display());
-    let entries = match fs::read_dir(&directory) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
-        entries => entries.context(about)?,
-    };
-    let mut waiting = Vec::new();
-    for entry in entries {
-        let name = entry.context(about)?.file_name();
-        let name = name.to_string_lossy();
-        let Some(name) = name.strip_suffix(".ready") else {
-            continue;
-        };
-        // The label of a backup says nothing that its layer does not say.
-        let found = ArchiveFile::parse(name, size).ok();
-        let found = found.filter(|found| !matches!(found, ArchiveFile::BackupLabel { .. }));
-        if let Some(found) = found.filter(|found| !archive.holds_file(*found))
-            && directory.with_file_name(name).exists()
-        {
-            waiting.push((name.to_owned(), found));
-        }
-    }
-    waiting.sort_unstable();
-    match unarchived(&data.join("pg_wal"), &waiting, archive) {
-        Some(error) => Err(error),
-        None => Ok(()),
-    }
-}
-
-const ARCHIVE_THEM: &str = "Archive them with \"pgstrata archive-push FILE\", or delete their .ready files if they are not wanted.";
-
-/// What is said of files that wait in a `pg_wal`. Those of a branch that was left must not get into the archive: restores would ask
-/// which branch is meant.
-fn unarchived(
-    pg_wal: &Path,
-    waiting: &[(String, ArchiveFile)],
-    archive: &ArchivedWal,
-) -> Option<Error> {
-    let (first, _) = waiting.first()?;
-    let mut what = format!(
-        "{} files in \"{}\" were never archived, the first is {first}: the restore would delete them",
-        waiting.len(),
-        pg_wal.display()
-    );
-    let abandoned = waiting.iter();
-    let abandoned = abandoned.filter_map(|(name, file)| Some((name, left(*file, archive)?)));
-    let abandoned: Vec<(&String, Left)> = abandoned.collect();
-    let Some((begin, Left { timeline, at, to })) = abandoned.first() else {
-        return Some(Error::new(Kind::Refused, what).hint(ARCHIVE_THEM));
-    };
-    let (count, rest) = (abandoned.len(), waiting.len() - abandoned.len());
-    what.push_str(&format!(
-        "; {count} of them, from {begin} on, belong to a branch: timeline {to} left timeline {timeline} at {at}"
-    ));
-    let mut hint = format!(
-        "Copy pg_wal away if anybody may want what was committed on that branch behind {at}, then delete the .ready files of \
-         these {count}. Archived, they would make restores ask which branch is meant; that is right only where timeline \
-         {timeline} is the one that goes on."
-    );
-    if rest > 0 {
-        hint.push_str(&format!(
-            " The other {rest} are of no such branch. {ARCHIVE_THEM}"
-        ));
-    }
-    Some(Error::new(Kind::Refused, what).hint(hint))
-}
-
-/// A timeline, and where another one left it that is followed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Left {
-    timeline: TimelineId,
-    at: Lsn,
-    to: TimelineId,
-}
-
-/// Whether a segment holds what came behind the place where the latest timeline left its own.
-fn left(file: ArchiveFile, archive: &ArchivedWal) -> Option<Left> {
-    let ArchiveFile::Segment(segment) = file else {
-        return None;
-    };
-    let timeline = segment.timeline;
-    let to = archive.latest_from(timeline);
-    let at = archive.history(to).switch_point(timeline)?;
-    (at < segment.end_lsn(archive.segment_size())).then_some(Left { timeline, at, to })
-}
-
 /// The directory's own `postgresql.auto.conf`; empty when there is none.
 fn auto_conf(data: &Path) -> Result<Vec<u8>> {
     Ok(read_if_there(&data.join("postgresql.auto.conf"))?.unwrap_or_default())
@@ -332,6 +229,8 @@ pub(crate) struct Present {
     /// The directory of the restore that holds it, as [`Layout::directories`], and its path below that.
     root: usize,
     below: PathBuf,
+    /// Where it is, when something is mounted there.
+    mounted_at: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -354,6 +253,7 @@ pub(crate) struct Inventory {
     /// Directories in which their owner may not do everything, above before below: which directory of the restore holds them, and
     /// where.
     narrow: Vec<(usize, PathBuf)>,
+    mounts: Mounts,
 }
 
 /// A directory of the restore that is being listed.
@@ -375,6 +275,7 @@ impl Inventory {
         let directories = layout.directories();
         let mut inventory = Self {
             taken: vec![0; directories.len()],
+            mounts: Mounts::now(),
             ..Self::default()
         };
         let skip: Vec<&[u8]> = prefixes.iter().map(|(path, _)| path.as_bytes()).collect();
@@ -402,11 +303,13 @@ impl Inventory {
                 let below = directory.join(&version);
                 if below.is_dir() {
                     let path = format!("{prefix}/{version}").into_bytes();
+                    let is_mounted = inventory.mounts.has(&below, true);
                     inventory.found.push(Present {
                         path: path.clone(),
                         kind: PresentKind::Directory,
                         root: *root,
                         below: PathBuf::from(version),
+                        mounted_at: is_mounted.then(|| below.clone()),
                     });
                     inventory.walk(&listed, &below, &path)?;
                 }
@@ -433,7 +336,8 @@ impl Inventory {
             }
             below.extend_from_slice(name.as_bytes());
             let of_mount = name == LOST_FOUND
-                && (listed.root != 0 && directory == listed.top || is_mount_point(directory));
+                && (listed.root != 0 && directory == listed.top
+                    || self.mounts.has(directory, true));
             if of_mount || name == MARKER || listed.skip.contains(&below.as_slice()) {
                 continue;
             }
@@ -458,6 +362,7 @@ impl Inventory {
                     *taken += status.blocks() * 512;
                 }
             }
+            let is_mounted = self.mounts.has(&location, kind == PresentKind::Directory);
             self.found.push(Present {
                 path: below.clone(),
                 kind,
@@ -466,6 +371,7 @@ impl Inventory {
                     .strip_prefix(listed.top)
                     .unwrap_or(&location)
                     .to_owned(),
+                mounted_at: is_mounted.then(|| location.clone()),
             });
             if kind == PresentKind::Directory {
                 self.walk(listed, &location, &below)?;
@@ -496,15 +402,16 @@ impl Inventory {
         narrow.try_for_each(|(root, below)| roots[*root].widen(below))
     }
 
-    /// Removes what `belongs`, in order of path, does not name, contents before directories. Returns how many there
-    /// were.
-    pub(crate) fn remove_strays(
+    /// Whether anything is mounted among what is there.
+    pub(crate) fn has_mounts(&self) -> bool {
+        self.found.iter().any(|found| found.mounted_at.is_some())
+    }
+
+    /// What `belongs`, in order of path, does not name as what it is. Refuses when nobody can remove that.
+    pub(crate) fn strays(
         &self,
         belongs: impl Iterator<Item = Result<(String, EntryKind)>>,
-        roots: &[Root],
-        links: &Links,
-        identity: &ClusterIdentity,
-    ) -> Result<u64> {
+    ) -> Result<Vec<&Present>> {
         let mut belongs = belongs.peekable();
         let mut strays = Vec::new();
         for found in &self.found {
@@ -527,11 +434,44 @@ impl Inventory {
                 strays.push(found);
             }
         }
+        let mut mounted = strays.iter().filter_map(|stray| stray.mounted_at.as_ref());
+        match mounted.next() {
+            Some(place) => Err(mounted_stray(place)),
+            None => Ok(strays),
+        }
+    }
+
+    /// Removes what `belongs`, in order of path, does not name, contents before directories. Returns how many there
+    /// were.
+    pub(crate) fn remove_strays(
+        &self,
+        belongs: impl Iterator<Item = Result<(String, EntryKind)>>,
+        roots: &[Root],
+        links: &Links,
+        identity: &ClusterIdentity,
+    ) -> Result<u64> {
+        let strays = self.strays(belongs)?;
         for stray in strays.iter().rev() {
             stray.remove(roots, links, identity)?;
         }
         Ok(u64::try_from(strays.len()).expect("usize has 64 bits"))
     }
+}
+
+/// What the newest layer of a chain has, in order of path. To be read on a thread of its own.
+pub(crate) fn belonging(chain: &Chain) -> impl Iterator<Item = Result<(String, EntryKind)>> {
+    let entries = chain.newest().entries().into_iter().flatten();
+    entries.map(|entry| entry.map(|entry| (entry.path, entry.kind)))
+}
+
+/// All that the mounted file system holds would be gone before it is known that its place cannot be removed.
+fn mounted_stray(place: &Path) -> Error {
+    let what = format!(
+        "the restore could not remove \"{}\", which the layer does not have: a file system is mounted there",
+        place.display()
+    );
+    Error::new(Kind::Refused, what)
+        .hint("Unmount it, and mount it outside of the cluster's directories: the restore removes what they hold beside the cluster.")
 }
 
 impl Present {
@@ -582,9 +522,6 @@ pub(crate) fn needs_link(data: &Root, link: &str, to: &Path) -> Result<bool> {
 
 #[cfg(test)]
 mod tests {
-    use jiff::Timestamp;
-    use pgstrata_pgdata::TimelineHistory;
-
     use super::*;
 
     #[test]
@@ -614,49 +551,6 @@ mod tests {
             "archive_command = '/usr/local/bin/archive %p'\n",
         );
         assert_eq!(mode(true), ArchiveMode::Keep);
-    }
-
-    #[test]
-    fn files_of_a_branch_that_was_left_are_not_to_be_archived() {
-        let size = WalSegmentSize::try_from(1 << 20).unwrap();
-        let two = TimelineId::new(2);
-        let history = TimelineHistory::parse(two, "1\t0/380000\tno recovery target specified\n");
-        let mut archive = ArchivedWal::new(size);
-        let told = |archive: &ArchivedWal, names: &[&str]| {
-            let file = |name: &&str| ((*name).to_owned(), ArchiveFile::parse(name, size).unwrap());
-            let waiting: Vec<_> = names.iter().map(file).collect();
-            let error = unarchived(Path::new("/data/pg_wal"), &waiting, archive)?;
-            Some((error.to_string(), error.hint_text().unwrap().to_owned()))
-        };
-        let before = "000000010000000000000002";
-        let partly = "000000010000000000000003";
-        let wholly = "000000010000000000000004";
-        let others = [
-            "000000010000000000000003.partial",
-            "000000020000000000000003",
-        ];
-        assert_eq!(told(&archive, &[]), None);
-        let (_, hint) = told(&archive, &[before, partly, wholly]).unwrap();
-        assert!(hint.starts_with(ARCHIVE_THEM), "{hint}");
-
-        archive.add_history(history.unwrap(), Timestamp::UNIX_EPOCH);
-        let (what, hint) = told(&archive, &[&[before][..], &others].concat()).unwrap();
-        assert!(!what.contains("belong to a branch"), "{what}");
-        assert_eq!(hint, ARCHIVE_THEM);
-        let (what, hint) = told(&archive, &[partly, wholly]).unwrap();
-        let words = format!(
-            "2 of them, from {partly} on, belong to a branch: timeline 2 left timeline 1 at 0/380000"
-        );
-        assert!(what.ends_with(&words), "{what}");
-        assert!(hint.starts_with("Copy pg_wal away"), "{hint}");
-        assert!(!hint.contains("archive-push"), "{hint}");
-        let (what, hint) = told(&archive, &[before, wholly]).unwrap();
-        assert!(
-            what.contains(&format!("1 of them, from {wholly} on")),
-            "{what}"
-        );
-        assert!(hint.contains("The other 1 are"), "{hint}");
-        assert!(hint.ends_with(ARCHIVE_THEM), "{hint}");
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //!
 //! Everything is checked before anything is written. From then on each directory holds a marker: as long as it is there
 //! the restore is incomplete, no server can start (there is no `pg_control`), and only a restore to the same data
-//! directory may clear the directory again.
+//! directory may clear the directory again: of that of a tablespace what is of its version, and nothing of what a restore in place
+//! has left.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -13,12 +14,13 @@ use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 use pgstrata_layer::lineage::Located;
-use pgstrata_layer::manifest::Tablespace;
+use pgstrata_layer::manifest::{ClusterIdentity, Tablespace};
 use pgstrata_pgdata::ControlFile;
 use pgstrata_store::error::{Error, FileContext, Kind, Result};
 use rustix::fs::statvfs;
 use serde::{Deserialize, Serialize};
 
+use super::access::require_own;
 use super::running::refuse_running_server;
 use crate::restore::ArchiveMode;
 use crate::restore::settings::KeptLine;
@@ -291,8 +293,9 @@ impl Layout {
         Ok(())
     }
 
-    /// Looks at what is there; refuses what a restore must not touch.
-    pub(crate) fn inspect(&self, label: &str, asked: &str) -> Result<Condition> {
+    /// Looks at what is there; refuses what a restore must not touch. `version` is what the layer's version calls its directory in
+    /// that of a tablespace.
+    pub(crate) fn inspect(&self, label: &str, asked: &str, version: &str) -> Result<Condition> {
         let marker = match state(&self.data)? {
             DirectoryState::Vacant => None,
             DirectoryState::Marked(marker) if marker.data_directory == self.data => Some(marker),
@@ -303,8 +306,7 @@ impl Layout {
             }
         };
         if let Some(marker) = marker.as_ref().filter(|marker| marker.in_place.is_some()) {
-            return Err(foreign_marker(&self.data, marker)
-                .hint("Run it again with --delta, which goes on from what is there."));
+            return Err(left_in_place(&self.data, marker));
         }
         if let Some(marker) = marker.filter(|_| self.data.join("global/pg_control").exists()) {
             let same = marker.label == label
@@ -315,17 +317,21 @@ impl Layout {
                 false => Err(other_restore(&self.data, &marker)),
             };
         }
+        self.require_own()?;
         let mut condition = Condition::Fresh;
         if matches!(state(&self.data)?, DirectoryState::Marked(_)) {
             condition = Condition::Incomplete;
         }
         for (oid, path) in &self.tablespaces {
-            self.inspect_other(path, &format!("the directory of tablespace {oid}"))
-                .map_err(|e| {
-                    e.hint(format!(
-                        "Choose another one with --tablespace-map={oid}=DIRECTORY."
-                    ))
-                })?;
+            let what = format!("the directory of tablespace {oid}");
+            let fit = self.inspect_other(path, &what);
+            let fit = fit.and_then(|()| refuse_others(path, &what, version));
+            fit.map_err(|error| {
+                let other = format!("--tablespace-map={oid}=DIRECTORY gives it another one.");
+                let hint = error.hint_text().unwrap_or_default();
+                let hint = format!("{hint} {other}");
+                error.hint(hint)
+            })?;
         }
         if let Some(wal) = &self.wal {
             self.inspect_other(wal, "the directory for WAL")?;
@@ -336,9 +342,20 @@ impl Layout {
         Ok(condition)
     }
 
+    /// Refuses directories whose mode could not be set. That for configuration keeps the mode that it has.
+    fn require_own(&self) -> Result<()> {
+        let of_the_cluster = self.directories().len() - usize::from(self.config.is_some());
+        let directories = self.directories().into_iter();
+        directories.take(of_the_cluster).try_for_each(require_own)
+    }
+
     fn inspect_other(&self, path: &Path, what: &str) -> Result<()> {
         match state_of_other(path)? {
             DirectoryState::Vacant => Ok(()),
+            // Wherever the data directory is by now.
+            DirectoryState::Marked(marker) if marker.in_place.is_some() => {
+                Err(left_in_place(path, &marker))
+            }
             DirectoryState::Marked(marker) if marker.data_directory == self.data => Ok(()),
             DirectoryState::Marked(marker) => Err(foreign_marker(path, &marker)),
             DirectoryState::Occupied(name) => Err(occupied(path, &name, what)),
@@ -509,6 +526,41 @@ pub(crate) fn foreign_marker(directory: &Path, marker: &Marker) -> Error {
         ),
     )
     .hint("Complete that restore by running it again, or empty the directory.")
+}
+
+/// What it has left of a cluster is nowhere else, and a restore into a new directory would delete it.
+fn left_in_place(directory: &Path, marker: &Marker) -> Error {
+    foreign_marker(directory, marker)
+        .hint("Run it again with --delta, which goes on from what is there.")
+}
+
+/// What the directory of a tablespace is called below the link that leads to it: `PG_15_202209061`.
+pub(crate) fn version_directory(identity: &ClusterIdentity) -> String {
+    format!("PG_{}_{}", identity.major, identity.catalog_version)
+}
+
+/// Whether that name in the directory of a tablespace is a restore's of this version, or the file system's. Others are of clusters
+/// of other versions, as after `pg_upgrade`.
+pub(super) fn is_own_name(name: &OsStr, version: &str) -> bool {
+    let own = [MARKER, MARKER_BESIDE, LOST_FOUND, version];
+    own.iter().any(|own| name == *own)
+}
+
+/// Refuses the directory of a tablespace that holds anything which no restore of this version has made: the marker of an earlier
+/// one gives no right to that.
+fn refuse_others(directory: &Path, what: &str, version: &str) -> Result<()> {
+    let about = || format!("could not read the directory \"{}\"", directory.display());
+    let entries = match fs::read_dir(directory) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries.context(about)?,
+    };
+    for entry in entries {
+        let name = entry.context(about)?.file_name();
+        if !is_own_name(&name, version) {
+            return Err(occupied(directory, &name, what));
+        }
+    }
+    Ok(())
 }
 
 /// A restore is done there, and was asked for something else than this one.

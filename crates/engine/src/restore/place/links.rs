@@ -27,11 +27,22 @@ pub(crate) struct Links {
     why: String,
 }
 
-/// Where a link of the data directory leads, as an absolute path; `None` when it is not there or not a link.
+/// Where a link of the data directory leads, as an absolute path; `None` when it is not there or not a link, or leads to nothing
+/// that could be a directory.
 pub(crate) fn link_target(link: &Path) -> Option<PathBuf> {
-    let target = fs::read_link(link).ok()?;
-    let above = link.parent()?;
-    resolve(&above.join(target)).ok()
+    followed(link).ok()
+}
+
+/// The same, or why it cannot be followed.
+fn followed(link: &Path) -> Result<PathBuf> {
+    let about = || format!("could not read \"{}\"", link.display());
+    let target = fs::read_link(link).context(about)?;
+    // As the server follows it, over `..` and other links.
+    match fs::canonicalize(link) {
+        Ok(real) if real.is_dir() => Ok(real),
+        // What is not there may be a disk that is lost.
+        _ => resolve(&link.parent().unwrap_or(Path::new("/")).join(target)),
+    }
 }
 
 impl Links {
@@ -135,9 +146,6 @@ impl Links {
         tablespaces: &[Tablespace],
     ) -> Result<()> {
         for link in all_links(&options.directory)? {
-            let Some(to) = link_target(&options.directory.join(&link)) else {
-                continue;
-            };
             let oid = link.strip_prefix("pg_tblspc/");
             let told = match oid {
                 None => options.wal_directory.is_some(),
@@ -149,6 +157,8 @@ impl Links {
             if told {
                 continue;
             }
+            let to = followed(&options.directory.join(&link))
+                .map_err(|error| unfollowed(&options.directory, &link, &error))?;
             if !self.is_own(&link) {
                 return Err(self.refusal(&options.directory, &link, &to));
             }
@@ -166,10 +176,7 @@ impl Links {
     }
 
     fn refusal(&self, data: &Path, link: &str, to: &Path) -> Error {
-        let elsewhere = match link.strip_prefix("pg_tblspc/") {
-            Some(oid) => format!("--tablespace-map={oid}=DIRECTORY"),
-            None => "--wal-dir=DIRECTORY".to_owned(),
-        };
+        let elsewhere = elsewhere(link);
         Error::new(
             Kind::Refused,
             format!(
@@ -185,6 +192,26 @@ impl Links {
              tablespace; or, if no other cluster uses what the links lead to, say so with --links-are-own."
         ))
     }
+}
+
+/// How another directory is given in the place of that to which the link leads.
+fn elsewhere(link: &str) -> String {
+    match link.strip_prefix("pg_tblspc/") {
+        Some(oid) => format!("--tablespace-map={oid}=DIRECTORY"),
+        None => "--wal-dir=DIRECTORY".to_owned(),
+    }
+}
+
+/// A directory in the place of the link would lie on another disk, and what the link led to would be forgotten.
+fn unfollowed(data: &Path, link: &str, error: &Error) -> Error {
+    let what = format!(
+        "the link \"{link}\" of \"{}\" cannot be followed: {error}",
+        data.display()
+    );
+    Error::new(Kind::Refused, what).hint(format!(
+        "Let it lead to a directory, or give the restore one with {}; or remove the link.",
+        elsewhere(link)
+    ))
 }
 
 /// Those of `links` that lead anywhere, and where.

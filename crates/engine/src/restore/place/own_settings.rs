@@ -2,7 +2,7 @@
 //!
 //! A file that cannot be read sets nothing here; the log names it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
 
@@ -30,6 +30,15 @@ pub(crate) fn has_delay(config: &Path, data: &Path) -> bool {
     let lines = lines_about(APPLY_DELAY, config, data);
     let mut settings = lines.iter().flat_map(|line| conf::settings(line));
     settings.any(|setting| setting.value != b"0")
+}
+
+/// What the configuration says of archiving, by the names of the settings.
+pub(crate) fn archiving(config: &Path, data: &Path) -> BTreeMap<String, Option<String>> {
+    const NAMES: [&str; 3] = ["archive_mode", "archive_command", "archive_library"];
+    let lines = written(config, data, |name| NAMES.contains(&name));
+    // Of several lines the last one counts.
+    let last = lines.iter().map(|line| (line.name.clone(), line.value()));
+    last.collect()
 }
 
 /// How the configuration spells parameters that name a target, where that is not in lower case.
@@ -107,6 +116,21 @@ mod tests {
         put("conf.d/5.conf", "recovery_min_apply_delay = '2h'\n");
         put("postgresql.auto.conf", "recovery_min_apply_delay = '0'\n");
         assert!(has_delay(data, data));
+    }
+
+    #[test]
+    fn of_archiving_the_last_line_counts() {
+        let data = tempfile::tempdir().unwrap();
+        let data = data.path();
+        let put = |file: &str, text: &str| fs::write(data.join(file), text).unwrap();
+        put(
+            "postgresql.conf",
+            "archive_mode = on\nArchive_Command = 'one'\nport = 1\n",
+        );
+        put("postgresql.auto.conf", "archive_command = 'two'\n");
+        let expected = [("archive_command", "two"), ("archive_mode", "on")];
+        let expected = expected.map(|(name, value)| (name.to_owned(), Some(value.to_owned())));
+        assert_eq!(archiving(data, data), BTreeMap::from(expected));
     }
 
     #[test]

@@ -20,17 +20,11 @@ const COLUMNS: &str = "name text, setting text, unit text, category text, short_
     context text, vartype text, source text, min_val text, max_val text, enumvals text[], boot_val text, \
     reset_val text, sourcefile text, sourceline integer, pending_restart boolean";
 
-/// The tag that tells objects of two labs on one server apart.
-fn tag(process: u32) -> String {
-    match process {
-        0 => "TAG".to_owned(),
-        process => process.to_string(),
-    }
-}
+/// Stands for the tag of objects where it is not known yet.
+pub(super) const TAG: &str = "TAG";
 
-/// The names of objects; `process` 0 stands for what is not known yet.
-pub(super) fn names(schema: Option<&str>, process: u32, frozen: bool) -> Names {
-    let tag = tag(process);
+/// The names of objects; the tag tells those of two grounds apart, which may be on one server.
+pub(super) fn names(schema: Option<&str>, tag: &str, frozen: bool) -> Names {
     let (home, stem) = match schema {
         Some(schema) => (schema.to_owned(), format!("{PREFIX}{tag}_")),
         None => (format!("{PREFIX}{tag}"), String::new()),
@@ -47,10 +41,10 @@ pub(super) fn names(schema: Option<&str>, process: u32, frozen: bool) -> Names {
 }
 
 /// What happens once, before the first run.
-pub(super) fn preparation(schema: Option<&str>, process: u32) -> Vec<String> {
+pub(super) fn preparation(schema: Option<&str>, tag: &str) -> Vec<String> {
     let mut statements = vec!["SET track_io_timing = on".to_owned()];
     if schema.is_none() {
-        statements.push(format!("CREATE SCHEMA {PREFIX}{}", tag(process)));
+        statements.push(format!("CREATE SCHEMA {PREFIX}{tag}"));
     }
     statements
 }
@@ -64,11 +58,11 @@ pub(super) fn before_run(names: &Names) -> Vec<String> {
 }
 
 /// What happens at the end.
-pub(super) fn removal(schema: Option<&str>, process: u32) -> Vec<String> {
+pub(super) fn removal(schema: Option<&str>, tag: &str) -> Vec<String> {
     if schema.is_none() {
-        return vec![format!("DROP SCHEMA {PREFIX}{} CASCADE", tag(process))];
+        return vec![format!("DROP SCHEMA {PREFIX}{tag} CASCADE")];
     }
-    let names = names(schema, process, true);
+    let names = names(schema, tag, true);
     vec![
         format!("DROP TABLE IF EXISTS {}", names.table),
         format!("DROP TABLE IF EXISTS {}", names.source),
@@ -80,6 +74,8 @@ pub(super) struct Ground {
     client: Client,
     dsn: String,
     schema: Option<String>,
+    /// Not the process: in containers that is often the same.
+    tag: String,
     names: Names,
     io_timing: bool,
     /// Whether objects may be left there.
@@ -103,24 +99,26 @@ impl Ground {
         let dsn = place.ready(spec, true)?;
         let mut client = session::connect(&dsn)?;
         let io_timing = session::run(&mut client, "SET track_io_timing = on").is_ok();
-        let process = std::process::id();
+        let tag = format!("{:08x}", rand::random::<u32>());
         let schema = match schema {
             Some(schema) => Some(schema.to_owned()),
             None => home(&mut client)?,
         };
         let mut ground = Self {
-            names: names(schema.as_deref(), process, false),
+            names: names(schema.as_deref(), &tag, false),
             client,
             dsn,
             schema,
+            tag,
             io_timing,
-            dirty: true,
+            dirty: false,
             place,
         };
         if ground.schema.is_none() {
-            let create = format!("CREATE SCHEMA {PREFIX}{process}");
+            let create = format!("CREATE SCHEMA {PREFIX}{}", ground.tag);
             session::run(&mut ground.client, &create)?;
         }
+        ground.dirty = true;
         Ok(ground)
     }
 
@@ -145,7 +143,7 @@ impl Ground {
     /// Returns the rows as `COPY` writes them.
     pub(super) fn make_source(&mut self, rows: Option<&[u8]>) -> Result<Vec<u8>> {
         use std::io::{Read, Write};
-        self.names = names(self.schema.as_deref(), std::process::id(), true);
+        self.names = names(self.schema.as_deref(), &self.tag, true);
         let source = self.names.source.clone();
         let wrong = || format!("could not copy settings into \"{source}\"");
         session::run(
@@ -202,7 +200,7 @@ impl Ground {
             return Ok(());
         }
         let mut client = session::undisturbed(&self.dsn)?;
-        for statement in removal(self.schema.as_deref(), std::process::id()) {
+        for statement in removal(self.schema.as_deref(), &self.tag) {
             session::run(&mut client, &statement)?;
         }
         Ok(())

@@ -31,12 +31,13 @@ const ORDERS: [Order; 2] = [Order::OldestFirst, Order::NewestFirst];
 const LARGEST_DUMPED: u32 = 50;
 
 /// Every command, none executed.
-pub(super) fn describe((scale, blocks): (u32, usize), pgbench: &Path, archives: bool) -> String {
+pub(super) fn describe(
+    (scale, blocks): (u32, usize),
+    pgbench: &Path,
+    (repository, archives): (&str, bool),
+) -> String {
     let wal = strata::wal_words(archives);
-    let repo = format!(
-        "pgstrata --repo file://WORK/repository-pgstrata-lsn --cluster {}",
-        CLUSTER
-    );
+    let repo = format!("pgstrata --repo {repository} --cluster {CLUSTER}");
     let mut text = format!(
         "initdb\n{repo} init --pgdata DATA\n{repo} backup --pgdata DATA{wal} --type full\n"
     );

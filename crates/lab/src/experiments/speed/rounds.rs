@@ -25,10 +25,9 @@ use crate::measure::stat::median;
 use crate::number::real_u64;
 
 /// What an act cost and left.
-#[derive(Default)]
 struct Done {
     cost: Cost,
-    /// Bytes the act added to the repository; for a restore the size of the restored cluster.
+    /// Bytes the act added to the repository, or a limit to its directory; for a restore the size of the restored cluster.
     stored_bytes: u64,
     phases: Vec<(String, f64)>,
 }
@@ -170,10 +169,13 @@ impl Rounds<'_> {
     fn limit(&self, limit: Limit) -> Result<Done> {
         self.settle(limit == Limit::Copy)?;
         let (cost, _) = self.arena.measured(&mut limit.command(self.arena))?;
-        self.arena.take_away(&Limit::directory(self.arena))?;
+        let directory = Limit::directory(self.arena);
+        let stored_bytes = tree_bytes(&directory)?;
+        self.arena.take_away(&directory)?;
         Ok(Done {
             cost,
-            ..Done::default()
+            stored_bytes,
+            phases: Vec::new(),
         })
     }
 

@@ -18,7 +18,7 @@ use super::rate::Rate;
 use super::summary::{self, Summary};
 use crate::interrupt;
 use crate::measure::counters;
-use crate::measure::result::{FOREIGN, Mark, Run, UNSUSTAINED, epoch};
+use crate::measure::result::{FOREIGN, Mark, Run, UNSUSTAINED, WITHHELD, epoch};
 use crate::measure::sample::{Sampler, Shares, Watch, Window};
 use crate::measure::session;
 use crate::number::{real, real_u64, whole_u64};
@@ -102,6 +102,11 @@ impl Bench<'_> {
     pub fn measure(&self) -> Result<Run> {
         fs::create_dir_all(&self.directory)
             .with_context(|| format!("could not create \"{}\"", self.directory.display()))?;
+        for log in self.logs()? {
+            // Of a run that was interrupted.
+            fs::remove_file(&log)
+                .with_context(|| format!("could not remove \"{}\"", log.display()))?;
+        }
         let mut client = session::connect(self.dsn)?;
         let before = counters::read(&mut client);
         let waits = self.samplers.then(|| Waits::start(self.dsn));
@@ -196,19 +201,28 @@ impl Bench<'_> {
             retries: self.options.max_tries.is_some_and(|tries| tries != 1),
         };
         let mut merged = Merged::sampled(self.options.sampling_rate.unwrap_or(1.0));
-        let entries = fs::read_dir(&self.directory)
-            .with_context(|| format!("could not list \"{}\"", self.directory.display()))?;
-        for entry in entries.flatten() {
-            let name = entry.file_name().to_string_lossy().into_owned();
-            if !name.starts_with("log.") || name.ends_with(".zst") {
-                continue;
-            }
-            let file = File::open(entry.path())
-                .with_context(|| format!("could not open \"{}\"", entry.path().display()))?;
+        for log in self.logs()? {
+            let file = File::open(&log)
+                .with_context(|| format!("could not open \"{}\"", log.display()))?;
             merged.add(BufReader::new(file), columns, start)?;
-            compress(&entry.path())?;
+            compress(&log)?;
         }
         Ok(merged)
+    }
+
+    /// What pgbench has logged: a file for each of its threads.
+    fn logs(&self) -> Result<Vec<PathBuf>> {
+        let entries = fs::read_dir(&self.directory)
+            .with_context(|| format!("could not list \"{}\"", self.directory.display()))?;
+        let is_log = |path: &PathBuf| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            name.starts_with("log.") && !name.ends_with(".zst")
+        };
+        Ok(entries
+            .flatten()
+            .map(|entry| entry.path())
+            .filter(is_log)
+            .collect())
     }
 
     fn values(&self, run: &mut Run, summary: &Summary, log: &Merged) {
@@ -230,6 +244,9 @@ impl Bench<'_> {
         ] {
             // What was too late to be begun lies beyond every percentile: more of it than a tenth of what does moves it.
             let stands = skipped <= (1.0 - q) / 10.0;
+            if !stands {
+                run.facts.insert(name.to_owned(), WITHHELD.to_owned());
+            }
             put(name, log.response.quantile(q).filter(|_| stands));
         }
         put("latency_median", log.response.median());

@@ -42,6 +42,8 @@ pub(super) struct Control {
 pub(super) struct Map {
     pub(super) clean: Option<u32>,
     pub(super) redo: [u64; 2],
+    /// Somebody has called `pgstrata.reset()`.
+    pub(super) reset: bool,
     /// Tokens, and the pages that changed since.
     pub(super) tokens: Vec<(u32, [bool; PAGES])>,
 }

@@ -15,7 +15,9 @@ use pgstrata_pgdata::Lsn;
 use pgstrata_store::catalog::Layer;
 
 use super::super::backup_type;
-use super::super::past::{ThisRun, believed, judge, lines_with, summaries_from_with};
+use super::super::past::{
+    ThisRun, believed, judge, lines_with, summaries_from_with, told_of_reset,
+};
 use super::super::source::stretches;
 use super::directory::{
     Change, Control, Directory, Map, PAGES, PageState, SYSTEM, manifest, place,
@@ -23,6 +25,9 @@ use super::directory::{
 use crate::server::lineage::Circumstances;
 
 const LINE: &str = "the digest of a cluster record";
+
+/// Of pages that nobody has changed.
+const FIRST_LSN: u64 = 9_000;
 
 /// Further than any history of a few events gets: WAL that changes no page.
 pub(super) const FAR: u64 = 100_000;
@@ -34,6 +39,10 @@ pub(super) enum Happening {
     Backup,
     /// The first directory's state is taken between the backup's token and its copy of the pages.
     BackupTakenInside,
+    /// Between its copy of the pages and its end a page is written past the server.
+    BackupWrittenPast,
+    /// An older copy of a page is put in its place, past the server, and `pgstrata.reset()` tells of it.
+    WrittenPast,
     /// The state of the first directory is kept: by its storage, or as a copy of its files.
     Take,
     /// The storage is set back: all files are as they were, inodes too.
@@ -126,6 +135,10 @@ pub(super) enum LeftOut {
     Forget,
     /// Summaries are believed that this run of the server has not written.
     Summaries,
+    /// Whether it was a reset by which the tracker lost a token.
+    Reset,
+    /// Whether the tracker was reset since the layer's own token.
+    OwnToken,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -181,7 +194,7 @@ impl World {
             },
             pages: [PageState {
                 version: 0,
-                lsn: 9_000,
+                lsn: FIRST_LSN,
             }; PAGES],
             past: Vec::new(),
             lsn: 10_000,
@@ -206,7 +219,7 @@ impl World {
         };
         world.start(0);
         world.durable[0] = Rc::new(world.directories[0].clone());
-        world.back_up(0, false);
+        world.back_up(0, Happening::Backup);
         world
     }
 
@@ -241,6 +254,7 @@ impl World {
         directory.map = Some(Map {
             clean: None,
             redo: [control.redo; 2],
+            reset: believed.as_ref().is_some_and(|map| map.reset),
             tokens: believed.map_or_else(Vec::new, |map| map.tokens),
         });
     }
@@ -331,16 +345,36 @@ impl World {
         Some(token.to_string())
     }
 
-    pub(super) fn back_up(&mut self, at: usize, taken_inside: bool) {
+    /// An older copy of a page comes with its older LSN.
+    pub(super) fn write_past(&mut self, at: usize) -> bool {
+        let version = self.fresh();
+        let directory = &mut self.directories[at];
+        let map = directory.map.as_mut();
+        let Some(map) = map.filter(|_| directory.tracks) else {
+            return false;
+        };
+        map.tokens.clear();
+        map.reset = true;
+        directory.pages[0] = PageState {
+            version,
+            lsn: FIRST_LSN,
+        };
+        true
+    }
+
+    pub(super) fn back_up(&mut self, at: usize, event: Happening) {
         let token = self.make_token(at);
         let summaries_from = self.directories[at].summaries_written();
         self.checkpoint(at);
         let start = self.directories[at].control.redo;
-        if taken_inside {
+        if event == Happening::BackupTakenInside {
             self.kept = Some(Rc::new(self.directories[0].clone()));
             self.work(at, 0);
         }
         let pages = self.directories[at].pages;
+        if event == Happening::BackupWrittenPast {
+            self.write_past(at);
+        }
         if !self.directories[at].follows {
             self.directories[at].lsn += 10;
             self.replay();
@@ -426,15 +460,38 @@ impl World {
         ThisRun::of(found, &now).summaries_doubt(made.layer.manifest.start_lsn)
     }
 
+    /// What the tracker answers about a token.
+    fn answer(&self, at: usize, token: &str) -> Option<String> {
+        let (directory, left_out) = (&self.directories[at], self.config.left_out);
+        if left_out == LeftOut::Token || directory.knows(token) {
+            return None;
+        }
+        let reset = directory.map.as_ref().is_some_and(|map| map.reset);
+        let why = match reset && left_out != LeftOut::Reset {
+            true => "unknown because it was reset by role \"dba\"",
+            false => "unknown",
+        };
+        Some(why.to_owned())
+    }
+
     /// What the product knows of a directory's past.
     pub(super) fn known(&self, at: usize) -> Result<Lineage, String> {
-        let directory = &self.directories[at];
         let (found, now) = self.found(at);
-        let ask = directory.tracks.then_some(async |token: &str| {
-            let known = self.config.left_out == LeftOut::Token || directory.knows(token);
-            Ok((!known).then(|| "unknown".to_owned()))
-        });
+        let tracks = self.directories[at].tracks;
+        let ask = tracks.then_some(async |token: &str| Ok(self.answer(at, token)));
         believed(found, &now, ask).now_or_never().unwrap()
+    }
+
+    /// Whether the tracker was reset since the layer was begun, as far as its own token tells.
+    fn is_reset_since(&self, at: usize, made: &Made) -> bool {
+        let Some(token) = made.layer.manifest.tracker_token.as_deref() else {
+            return false;
+        };
+        let answer = match self.directories[at].tracks {
+            true => Ok(self.answer(at, token)),
+            false => Err("it is off".to_owned()),
+        };
+        self.config.left_out != LeftOut::OwnToken && told_of_reset(answer).is_some()
     }
 
     /// Another directory, made of the first one's files.
@@ -473,8 +530,10 @@ impl World {
                 return false;
             }
             Happening::Work(page) => self.work(at, page),
-            Happening::Backup => self.back_up(at, false),
-            Happening::BackupTakenInside => self.back_up(at, true),
+            Happening::Backup | Happening::BackupTakenInside | Happening::BackupWrittenPast => {
+                self.back_up(at, event);
+            }
+            Happening::WrittenPast => return self.write_past(at),
             Happening::Take => self.kept = Some(Rc::new(self.directories[0].clone())),
             Happening::Revert
             | Happening::RevertMachine
@@ -669,7 +728,7 @@ impl World {
             }
             _ => {}
         }
-        judge(known, &parent).is_none()
+        judge(known, &parent).is_none() && !self.is_reset_since(at, made)
     }
 
     /// What is wrong with standing upon the layer; `None` when nothing is.
