@@ -37,12 +37,17 @@ def started(cluster, settings=""):
     return cluster.bump()
 
 
+def eventually(ask, is_so):
+    """The first answer that is so; after half a minute whatever it is."""
+    until = time.monotonic() + 30
+    while not is_so(told := ask()) and time.monotonic() < until:
+        time.sleep(0.05)
+    return told
+
+
 def told_after_start(ask):
     """The server answers before the tracker's worker has done its part of a start."""
-    until = time.monotonic() + 30
-    while "has not proved the storage tables yet" in (why := ask()) and time.monotonic() < until:
-        time.sleep(0.05)
-    return why
+    return eventually(ask, lambda why: "has not proved the storage tables yet" not in why)
 
 
 def check_known(cluster, token):

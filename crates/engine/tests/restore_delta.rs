@@ -28,7 +28,7 @@ use pgstrata_store::error::{Error, Kind, Result};
 use pgstrata_store::progress::Progress;
 use pgstrata_store::repository::fault::{Fault, FaultStore};
 use pgstrata_store::repository::{Repository, RepositoryOptions};
-use restore_common::{Made, chain, chain_of_three, generations, options, pages};
+use restore_common::{Made, chain, chain_of_three, generations, options, pages, settled};
 use tempfile::TempDir;
 
 async fn restore(
@@ -418,7 +418,7 @@ async fn an_interrupted_restore_is_given_nothing_but_its_own_version_of_a_tables
     fs::create_dir_all(half.parent().unwrap()).unwrap();
     fs::write(&half, b"x").unwrap();
     let other = put_another_version(&space);
-    let before = tree(&root);
+    let before = settled(|| tree(&root));
     let fresh = (target.as_path(), Method::Overlay);
     let error = restore(&repository, &made, fresh, None).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Refused, "{error}");

@@ -11,7 +11,7 @@ use std::process::Output;
 
 use pgstrata_lab::format::Unit;
 use pgstrata_lab::measure::environment::warning::warning;
-use pgstrata_lab::measure::result::{Experiment, Metric, UNSUSTAINED, WITHHELD};
+use pgstrata_lab::measure::result::{Experiment, Metric, Run, UNSUSTAINED, WITHHELD};
 use pgstrata_lab::measure::stat::verdict::Better;
 use pgstrata_lab::report::analysis::analyse;
 use quick_junit::Report;
@@ -108,22 +108,27 @@ fn a_gate_proves_nothing_that_the_report_does_not() {
     assert!(printed.contains("at least 6 blocks"), "{printed}");
 }
 
-#[test]
-fn percentiles_of_those_blocks_alone_that_went_well_have_no_verdict() {
+/// A result without effect, in which some runs have this fact instead of a p99.
+fn without_p99(fact: (&str, &str), of: impl Fn(&Run) -> bool) -> Lab {
     let lab = saved(1.0, 0.01);
     let mut experiment = made::experiment(1.0, 0.01);
     let p99 = Metric::new("p99", "p99", Unit::Seconds, Better::Lower);
     experiment.metrics.push(p99);
     for run in &mut experiment.runs {
-        if run.arm == 1 && run.block < 4 {
-            let rate = ("rate".to_owned(), UNSUSTAINED.to_owned());
-            run.facts.extend([rate]);
+        if of(run) {
+            run.facts.insert(fact.0.to_owned(), fact.1.to_owned());
         } else {
             let p99 = run.values["tps"] / 100_000.0;
             run.values.insert("p99".to_owned(), p99);
         }
     }
     experiment.save(&lab.out()).unwrap();
+    lab
+}
+
+#[test]
+fn percentiles_of_those_blocks_alone_that_went_well_have_no_verdict() {
+    let lab = without_p99(("rate", UNSUSTAINED), |run| run.arm == 1 && run.block < 4);
     let output = ask(&lab, &["gate", "--fail-if", "p99 > 1.05"]);
     assert_eq!(output.status.code(), Some(3), "{}", said(&output));
     let report = text(&ask(&lab, &["report"]).stdout);
@@ -139,21 +144,7 @@ fn percentiles_of_those_blocks_alone_that_went_well_have_no_verdict() {
 
 #[test]
 fn blocks_in_which_both_arms_left_too_much_undone_to_tell_are_missing() {
-    let lab = saved(1.0, 0.01);
-    let mut experiment = made::experiment(1.0, 0.01);
-    let p99 = Metric::new("p99", "p99", Unit::Seconds, Better::Lower);
-    experiment.metrics.push(p99);
-    for run in &mut experiment.runs {
-        run.facts
-            .extend([("rate".to_owned(), "sustained".to_owned())]);
-        if run.block < 4 {
-            run.facts.extend([("p99".to_owned(), WITHHELD.to_owned())]);
-        } else {
-            let p99 = run.values["tps"] / 100_000.0;
-            run.values.insert("p99".to_owned(), p99);
-        }
-    }
-    experiment.save(&lab.out()).unwrap();
+    let lab = without_p99(("p99", WITHHELD), |run| run.block < 4);
     let output = ask(&lab, &["gate", "--fail-if", "p99 > 1.05"]);
     assert_eq!(output.status.code(), Some(3), "{}", said(&output));
 }

@@ -11,6 +11,8 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::thread;
+use std::time::Duration;
 
 use bytes::Bytes;
 use jiff::Timestamp;
@@ -772,4 +774,17 @@ pub(crate) async fn info(repository: &Repository, made: &Made) -> InfoReport {
     info::collect(&cluster, &InfoOptions::default())
         .await
         .unwrap()
+}
+
+/// What is there when it holds still: a restore that was given up does not wait for the piece of WAL that is being written.
+pub fn settled<T: PartialEq>(look: impl Fn() -> T) -> T {
+    let mut before = look();
+    loop {
+        thread::sleep(Duration::from_millis(100));
+        let now = look();
+        if now == before {
+            return now;
+        }
+        before = now;
+    }
 }

@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail};
 use crate::measure::arm::ArmSpec;
 use crate::measure::programs::{Programs, output};
 use crate::measure::session;
-use pgstrata_testbed::cluster::{Cluster, StopMode};
+use pgstrata_testbed::cluster::{Cluster, StopMode, links_out_of};
 
 /// Settings every server of the lab starts with unless the arm says otherwise:
 /// no checkpoint falls into a short run by chance, and the log can be dated.
@@ -132,7 +132,7 @@ fn take_over(cluster: &Cluster, pgdata: &Path) -> Result<()> {
             wrong()
         );
     }
-    if let Some(link) = link_within(pgdata).with_context(wrong)? {
+    if let Some(link) = links_out_of(pgdata).with_context(wrong)?.first() {
         bail!(
             "{}: \"{}\" is a symbolic link, so the copy would write where the cluster itself does; restore a \
              backup of it with everything in one directory, and measure that",
@@ -157,15 +157,6 @@ fn take_over(cluster: &Cluster, pgdata: &Path) -> Result<()> {
     let file = OpenOptions::new().create(true).append(true).open(&settings);
     file.and_then(|mut file| file.write_all(NO_ARCHIVE.as_bytes()))
         .with_context(|| format!("could not write \"{}\"", settings.display()))
-}
-
-/// A link by which a cluster reaches data outside its directory: that of its WAL or of a tablespace.
-fn link_within(pgdata: &Path) -> std::io::Result<Option<PathBuf>> {
-    let mut paths = vec![pgdata.join("pg_wal")];
-    for entry in std::fs::read_dir(pgdata.join("pg_tblspc"))? {
-        paths.push(entry?.path());
-    }
-    Ok(paths.into_iter().find(|path| path.is_symlink()))
 }
 
 /// Nothing to do but to check that the copy has the same major version.

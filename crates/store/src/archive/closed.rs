@@ -81,10 +81,7 @@ impl Closed<'_> {
     /// What shows, or leaves open, that the archive goes on behind a segment.
     async fn behind(&self, segment: WalSegment, mended: &[String]) -> Result<Option<String>> {
         let archive = self.archive;
-        let stands_in = || {
-            let later = |name: &&String| archive.number_of(name) > Some(segment.number);
-            mended.iter().find(later).cloned()
-        };
+        let stands_in = || archive.first_behind(segment, mended).cloned();
         let later = archive.later_file(segment).await?.or_else(stands_in);
         if let Some(name) = later {
             return Ok(Some(format!("\"{name}\" is there")));

@@ -68,8 +68,7 @@ impl Archive {
             None => {}
         }
         // What was stored once more was archived, whatever became of the object for which it stands in.
-        let is_beyond = |name: &&String| self.number_of(name) > Some(segment.number);
-        match mended.iter().find(is_beyond) {
+        match self.first_behind(segment, &mended) {
             Some(name) => Ok(Some(format!(
                 "\"{name}\" was archived, and what stands in for it is there"
             ))),
@@ -101,6 +100,16 @@ impl Archive {
                 _ => return Ok(None),
             }
         }
+    }
+
+    /// The first of these files that the server could not have written before `segment` was whole.
+    pub(super) fn first_behind<'n>(
+        &self,
+        segment: WalSegment,
+        names: &'n [String],
+    ) -> Option<&'n String> {
+        let mut names = names.iter();
+        names.find(|name| self.number_of(name) > Some(segment.number))
     }
 
     /// The number of the segment to which the file of that name belongs.

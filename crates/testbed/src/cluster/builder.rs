@@ -216,8 +216,11 @@ impl Adoption {
     }
 }
 
-/// The tablespaces and a pg_wal that lies elsewhere are reached by links.
-fn own_linked_directories(user: ServerUser, pgdata: &Path) -> Result<()> {
+/// The links by which a data directory reaches what lies elsewhere: its WAL and tablespaces.
+///
+/// # Errors
+/// When the tablespaces cannot be listed.
+pub fn links_out_of(pgdata: &Path) -> Result<Vec<PathBuf>> {
     let tablespaces = pgdata.join("pg_tblspc");
     let mut links = vec![pgdata.join("pg_wal")];
     if tablespaces.is_dir() {
@@ -227,7 +230,12 @@ fn own_linked_directories(user: ServerUser, pgdata: &Path) -> Result<()> {
             links.push(entry?.path());
         }
     }
-    for link in links.iter().filter(|link| link.is_symlink()) {
+    links.retain(|link| link.is_symlink());
+    Ok(links)
+}
+
+fn own_linked_directories(user: ServerUser, pgdata: &Path) -> Result<()> {
+    for link in links_out_of(pgdata)? {
         let target = link
             .canonicalize()
             .with_context(|| format!("could not follow link \"{}\"", link.display()))?;

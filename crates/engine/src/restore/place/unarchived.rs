@@ -3,14 +3,12 @@
 //! What waits for the archiver is looked for in the archive by its name. Another server may have been there first, under the same
 //! name, so what is there is compared, too. What cannot be compared is told.
 
-use std::fs;
-use std::io;
 use std::path::Path;
 
 use pgstrata_pgdata::wal::{ArchiveFile, WalSegmentSize};
 use pgstrata_pgdata::{Lsn, TimelineId};
-use pgstrata_store::archive::{Archive, ArchivedWal};
-use pgstrata_store::error::{Error, FileContext, Kind, Result};
+use pgstrata_store::archive::{Archive, ArchivedWal, waiting_files};
+use pgstrata_store::error::{Error, Kind, Result};
 
 /// WAL that only this directory has would be lost: says which files wait to be archived. Answers what is not known of others.
 pub(crate) async fn refuse_unarchived_wal(
@@ -45,28 +43,16 @@ pub(crate) async fn refuse_unarchived_wal(
 
 /// What waits for the archiver and is there, in order of its name.
 fn waiting(pg_wal: &Path, size: WalSegmentSize) -> Result<Vec<(String, ArchiveFile)>> {
-    let directory = pg_wal.join("archive_status");
-    let about = || format!("could not read the directory \"{}\"", directory.display());
-    let entries = match fs::read_dir(&directory) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries.context(about)?,
-    };
-    let mut waiting = Vec::new();
-    for entry in entries {
-        let name = entry.context(about)?.file_name();
-        let name = name.to_string_lossy();
-        let Some(name) = name.strip_suffix(".ready") else {
-            continue;
-        };
-        // The label of a backup says nothing that its layer does not say.
-        let found = ArchiveFile::parse(name, size).ok();
-        let found = found.filter(|found| !matches!(found, ArchiveFile::BackupLabel { .. }));
-        if let Some(found) = found.filter(|_| pg_wal.join(name).exists()) {
-            waiting.push((name.to_owned(), found));
-        }
+    if !pg_wal.join("archive_status").exists() {
+        return Ok(Vec::new());
     }
-    waiting.sort_unstable();
-    Ok(waiting)
+    let marked = waiting_files(pg_wal, size)?.into_iter();
+    // The label of a backup says nothing that its layer does not say.
+    let wanted = marked.filter(|file| !matches!(file, ArchiveFile::BackupLabel { .. }));
+    let named = wanted.map(|file| (file.file_name(size), file));
+    Ok(named
+        .filter(|(name, _)| pg_wal.join(name).exists())
+        .collect())
 }
 
 /// The archiver of this server was refused, and what it could not bring is nowhere else.
