@@ -777,7 +777,7 @@ pub(crate) async fn info(repository: &Repository, made: &Made) -> InfoReport {
 }
 
 /// What is there when it holds still: a restore that was given up does not wait for the piece of WAL that is being written.
-pub fn settled<T: PartialEq>(look: impl Fn() -> T) -> T {
+pub(crate) fn settled<T: PartialEq>(look: impl Fn() -> T) -> T {
     let mut before = look();
     loop {
         thread::sleep(Duration::from_millis(100));
