@@ -417,6 +417,21 @@ record_checkpoint(void)
 }
 
 /*
+ * A map that could not be removed when the tracker refused is one that a crash
+ * would leave to be believed, until a checkpoint has ended that is not on its
+ * record.
+ */
+static void
+remove_refused_map(void)
+{
+	if (access(PAGE_MAP_FILE, F_OK) != 0)
+		return;
+	LWLockAcquire(map.lock, LW_EXCLUSIVE);
+	(void) mapfile_discard();
+	LWLockRelease(map.lock);
+}
+
+/*
  * While fsync is off, crashes lose what we think is kept. It may have been
  * turned off while there was no worker.
  */
@@ -518,7 +533,9 @@ pgstrata_worker_main(Datum arg)
 			ProcessConfigFile(PGC_SIGHUP);
 		}
 		check_settings();
-		if (enableFsync && !map_is_refused())
+		if (map_is_refused())
+			remove_refused_map();
+		else if (enableFsync)
 			record_checkpoint();
 		watch_room();
 		activity_show_tracking();

@@ -295,8 +295,10 @@ tracked_startreadv(PgAioHandle *ioh, SMgrRelation reln, ForkNumber fork,
  * after that record waits for the truncation with its end alone, and may have
  * flushed before our marks: its recovery repeats no truncation. So the marks
  * go to the file before the blocks go. An error now would be worse than a map
- * that is lost: the buffers are gone already. In recovery no restartpoint
- * passes a record that is being replayed.
+ * that is lost: the buffers are gone already. If the file can be neither
+ * written nor removed, the tracker ends, and goes on trying to remove it: after
+ * a crash it would be believed. In recovery no restartpoint passes a record
+ * that is being replayed.
  */
 void
 tracked_truncate(SMgrRelation reln, ForkNumber fork, BlockNumber a, BlockNumber b)
@@ -313,9 +315,7 @@ tracked_truncate(SMgrRelation reln, ForkNumber fork, BlockNumber a, BlockNumber 
 		generation = mark_before(reln, fork, to, from - to);
 	if (protocol_old_truncate_abi && generation != 0 && !InRecovery &&
 		!mapfile_flush_or_discard())
-		ereport(LOG,
-				(errcode_for_file_access(),
-				 errmsg("pgstrata: could not flush or remove page map \"%s\": %m", PAGE_MAP_FILE)));
+		lifecycle_refuse("the page map could be neither flushed nor removed before a truncation: %m");
 	truncate(reln, fork, a, b);
 	if (from != InvalidBlockNumber && from > to)
 		mark_after(reln, fork, to, from - to, generation);

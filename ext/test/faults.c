@@ -15,7 +15,8 @@
  *				file "stopped" appears, and the process waits until it is gone.
  *
  * The step "random" is the making of random bytes, which a token needs,
- * "control-open" the opening of pg_control by who only reads it, and
+ * "control-open" the opening of pg_control by who only reads it,
+ * "map-unlink" the removal of the map or of one that is not finished, and
  * "protect" what makes a storage table writable. The
  * steps "renumber-begin" and "renumber-end" enclose a renumbering of generations,
  * which works on memory alone: it takes a table for that, and gives it back.
@@ -245,6 +246,14 @@ write(int fd, const void *data, size_t length)
 {
 	REAL(write);
 	return length == 8192 && fault(fd, "write") ? -1 : real(fd, data, length);
+}
+
+int
+unlink(const char *path)
+{
+	REAL(unlink);
+	return strstr(path, "pgstrata.map") != NULL && obey("map-unlink") ? -1 :
+		real(path);
 }
 
 int

@@ -362,27 +362,30 @@ fn what_the_archiver_was_refused_is_not_deleted_by_a_restore_in_place() {
     stage.ok(&delta(&pgdata));
 }
 
+/// As a power failure of the archive's host leaves it: the file that still waits is the only good copy.
 #[test]
-fn what_waits_and_cannot_be_compared_is_named_before_a_restore_in_place_deletes_it() {
+fn what_waits_and_is_damaged_in_the_archive_is_not_deleted_by_a_restore_in_place() {
     let (stage, waits) = silent_with_one_that_waits();
     let path = stage.cluster.pgdata().join("pg_wal").join(&waits);
-    stage.ok(&["archive-push", &path.display().to_string()]);
+    let push = ["archive-push", path.to_str().unwrap()];
+    stage.ok(&push);
     // There is a layer now.
     warnings_of(&stage);
     stage.cluster.stop(StopMode::Fast).unwrap();
     assert_eq!(keep_marks(&stage.cluster, |file| file == waits).len(), 1);
     let pgdata = stage.pgdata();
     let plan = [&delta(&pgdata)[..], &["--dry-run"]].concat();
-    let notes = || stage.json(&plan)["notes"].to_string();
-    let said = notes();
-    assert!(!said.contains("is not known"), "{said}");
+    stage.ok(&plan);
     let object = stage.objects().join("main/wal/00000001").join(&waits);
     flip(&object, |_| 0);
-    let said = notes();
-    assert!(
-        said.contains(&waits) && said.contains("is not known"),
-        "{said}"
-    );
+    let (code, log) = stage.fails(&plan);
+    assert_eq!(code, REFUSED, "{log}");
+    for words in [waits.as_str(), "cannot be read", "pgstrata archive-push"] {
+        assert!(log.contains(words), "{words}: {log}");
+    }
+    stage.ok(&push);
+    let said = stage.json(&plan)["notes"].to_string();
+    assert!(!said.contains("is not known"), "{said}");
 }
 
 /// What it received and its primary has archived waits for its archiver, too.

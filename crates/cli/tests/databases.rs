@@ -11,7 +11,7 @@ mod support;
 use std::fs;
 use std::hint;
 use std::path::{Path, PathBuf};
-use std::process::{Output, Stdio};
+use std::process::{Child, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -191,29 +191,38 @@ fn a_database_whose_old_directory_is_still_being_removed_is_never_restored_witho
     panic!("the removal was never caught");
 }
 
-/// A full backup with these statements while it waits for the checkpoint of its start, and those when it has started.
-fn backup_with_a_slow_start(stage: &Stage, waiting: &str, started: &[&str]) -> Output {
+/// Waits until a session of that application does this.
+fn wait_until(stage: &Stage, application: &str, what: &str) {
+    let asked = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE";
+    let asked = format!("{asked} application_name = '{application}' AND {what})");
+    let server = &stage.cluster;
+    server.wait_for("postgres", &asked, PATIENCE).unwrap();
+}
+
+/// A full backup that waits for the checkpoint of its start. That comes behind the one of another session, which takes minutes.
+fn waiting_backup(stage: &Stage) -> (Background, Child) {
     let sql = |query: &str| stage.cluster.sql("postgres", query).unwrap();
     // Pages to write, over minutes.
     sql("DROP TABLE IF EXISTS dirty");
     sql("CREATE TABLE dirty AS SELECT g, repeat('x', 500) AS t FROM generate_series(1, 20000) g");
-    let of = |application: &str, what: &str| {
-        let asked = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE state = 'active' AND";
-        let asked = format!("{asked} application_name = '{application}' AND {what})");
-        let server = &stage.cluster;
-        server.wait_for("postgres", &asked, PATIENCE).unwrap();
-    };
     // The backup's own checkpoint comes behind this one, and what happens until then before it.
     let mut other = stage.cluster.command("psql");
     let spread = "SELECT pg_backup_start('other', false)";
     other.env("PGAPPNAME", "other").args(["-c", spread]);
     let other = stage.cluster.background(other).unwrap();
-    of("other", "wait_event = 'CheckpointDone'");
+    wait_until(stage, "other", "wait_event = 'CheckpointDone'");
     let pgdata = stage.pgdata();
     let backup = ["backup", "-D", &pgdata, "--type", "full"];
     let patient = ["--checkpoint", "spread"];
     let backup = process::spawn(stage, &[&backup[..], &patient, &SLOWLY].concat());
-    of("pgstrata backup", "wait_event = 'CheckpointStart'");
+    wait_until(stage, "pgstrata backup", "wait_event = 'CheckpointStart'");
+    (other, backup)
+}
+
+/// A full backup with these statements while it waits for the checkpoint of its start, and those when it has started.
+fn backup_with_a_slow_start(stage: &Stage, waiting: &str, started: &[&str]) -> Output {
+    let sql = |query: &str| stage.cluster.sql("postgres", query).unwrap();
+    let (other, backup) = waiting_backup(stage);
     sql(waiting);
     // Both hurry then.
     sql("CHECKPOINT");
@@ -224,12 +233,17 @@ fn backup_with_a_slow_start(stage: &Stage, waiting: &str, started: &[&str]) -> O
     backup.wait_with_output().unwrap()
 }
 
-#[test]
-fn databases_that_come_while_a_backup_starts_are_known_to_it() {
+/// A server whose checkpoints take minutes unless somebody hurries.
+fn slow_stage() -> Stage {
     let builder = Cluster::builder(Major::V15)
         .conf("checkpoint_timeout", "10min")
         .conf("checkpoint_completion_target", "0.9");
-    let stage = staged(builder);
+    staged(builder)
+}
+
+#[test]
+fn databases_that_come_while_a_backup_starts_are_known_to_it() {
+    let stage = slow_stage();
     let born = "CREATE DATABASE born TEMPLATE source STRATEGY wal_log TABLESPACE pg_default";
     let copied = [
         "CREATE DATABASE copy TEMPLATE born STRATEGY file_copy",
@@ -249,6 +263,60 @@ fn a_database_whose_source_is_dropped_under_a_backup_is_never_restored_empty() {
     let stage = stage(Major::V15);
     let copy = "CREATE DATABASE copy TEMPLATE source STRATEGY file_copy";
     let output = backup_beside(&stage, &[copy, "DROP DATABASE source"]);
+    require_refused(&stage, &output, "was copied file by file");
+}
+
+/// Copies the database `source` file by file, and drops its table. No checkpoint has removed the file of that yet.
+fn copy_and_drop(stage: &Stage) {
+    let server = &stage.cluster;
+    let path = server.sql("source", "SELECT pg_relation_filepath('kept')");
+    let path = server.pgdata().join(path.unwrap());
+    let copy = "CREATE DATABASE born TEMPLATE source STRATEGY file_copy";
+    server.sql("postgres", copy).unwrap();
+    server.sql("source", "DROP TABLE kept").unwrap();
+    let left = fs::metadata(path).map(|file| file.len());
+    assert_eq!(left.ok(), Some(0), "it does not lie there empty");
+}
+
+/// A full backup with this while it stands still: its list is made, and it has not come to the tablespace of `source`.
+fn stopped_backup_beside(stage: &Stage, act: impl FnOnce()) -> Output {
+    let backup = stage.begin_backup(&["--type", "full"]);
+    process::signal(&backup, "-STOP");
+    act();
+    process::signal(&backup, "-CONT");
+    backup.wait_with_output().unwrap()
+}
+
+#[test]
+fn a_database_whose_source_loses_a_table_under_a_backup_is_never_restored_without_it() {
+    let stage = stage(Major::V15);
+    let sql = |query: &str| stage.cluster.sql("postgres", query).unwrap();
+    // Read before `source`, for two seconds.
+    sql("CREATE TABLE filler AS SELECT repeat('x', 1000) FROM generate_series(1, 20000)");
+    let output = stopped_backup_beside(&stage, || copy_and_drop(&stage));
+    require_refused(&stage, &output, "was copied file by file");
+    // A table of another database hinders nobody.
+    let output = stopped_backup_beside(&stage, || {
+        sql("CREATE DATABASE another TEMPLATE source STRATEGY file_copy");
+        sql("DROP TABLE filler");
+    });
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{log}");
+}
+
+/// It has started, and takes long to make its list, as after a long search for changes.
+#[test]
+fn a_database_whose_source_loses_a_table_before_the_list_is_never_restored_without_it() {
+    let stage = slow_stage();
+    let (other, backup) = waiting_backup(&stage);
+    process::signal(&backup, "-STOP");
+    stage.cluster.sql("postgres", "CHECKPOINT").unwrap();
+    other.wait().unwrap();
+    let started = "state = 'idle' AND query LIKE '%pg_backup_start(%'";
+    wait_until(&stage, "pgstrata backup", started);
+    copy_and_drop(&stage);
+    process::signal(&backup, "-CONT");
+    let output = backup.wait_with_output().unwrap();
     require_refused(&stage, &output, "was copied file by file");
 }
 

@@ -264,7 +264,7 @@ fn what_another_user_owns_is_refused_before_anything_is_changed() {
     stage.cluster.wait_promoted(PATIENCE).unwrap();
 }
 
-/// Runs the words after `$2` as the owner of the directory `$1`, which is mounted at `$2` for them alone.
+/// Runs the words after `$2` as the owner of the directory or file `$1`, which is mounted at `$2` for them alone.
 const WITH_A_MOUNT: &str = r#"
 mounted=$1 place=$2; shift 2
 user=$(stat -c %u "$mounted") group=$(stat -c %g "$mounted")
@@ -328,6 +328,53 @@ fn what_is_mounted_where_the_layer_has_nothing_is_refused_before_anything_is_cha
     let (code, log) = with_a_mount(&stage, (&mounted, &at("scripts")), &restore);
     assert_eq!(code, 0, "{log}");
     assert!(!precious.exists() && !at("stray").exists());
+    stage.cluster.start().unwrap();
+    stage.cluster.wait_promoted(PATIENCE).unwrap();
+}
+
+/// Neither could be removed, and the restore would have come to that when the cluster was taken apart.
+#[test]
+fn what_is_mounted_where_the_restore_puts_something_else_is_refused_before_anything_is_changed() {
+    let stage = Stage::archiving(Cluster::builder(Major::V15), Store::Directory);
+    let at = |name: &str| stage.cluster.pgdata().join(name);
+    stage.backup(&["--type", "full"]);
+    stage.archive_all();
+    stage.cluster.stop(StopMode::Fast).unwrap();
+    put(&stage, "stray", "new", 0o644);
+    let volume = stage.cluster.create_dir("volume").unwrap();
+    let (precious, conf) = (volume.join("precious"), volume.join("conf"));
+    for file in [&precious, &conf] {
+        fs::write(file, "# precious\n").unwrap();
+        stage.cluster.own(file).unwrap();
+    }
+    let control = fs::read(at("global/pg_control")).unwrap();
+
+    let pgdata = stage.pgdata();
+    let restore = in_place(&pgdata);
+    let wal = stage.target("new-wal").display().to_string();
+    let elsewhere = [&restore[..], &["--wal-dir", &wal]].concat();
+    for (mounted, name, words) in [
+        (&volume, "pg_wal", &elsewhere[..]),
+        (&conf, "postgresql.conf", &restore[..]),
+        (&conf, "postgresql.auto.conf", &restore[..]),
+    ] {
+        for more in [&["--dry-run"][..], &[]] {
+            let words = [words, more].concat();
+            let (code, log) = with_a_mount(&stage, (mounted, &at(name)), &words);
+            assert_eq!(code, 13, "{name}: {log}");
+            let path = format!("\"{}\"", at(name).display());
+            for words in [&path, "is mounted there", "Unmount it"] {
+                assert!(log.contains(words), "{words}: {log}");
+            }
+            assert!(at("stray").exists() && !at("pgstrata.restore-incomplete").exists());
+            assert_eq!(fs::read(at("global/pg_control")).unwrap(), control);
+            assert_eq!(fs::read_to_string(&precious).unwrap(), "# precious\n");
+            assert_eq!(fs::read_to_string(&conf).unwrap(), "# precious\n");
+            assert!(!Path::new(&wal).exists(), "{log}");
+        }
+    }
+    stage.ok(&elsewhere);
+    assert!(at("pg_wal").is_symlink());
     stage.cluster.start().unwrap();
     stage.cluster.wait_promoted(PATIENCE).unwrap();
 }

@@ -524,6 +524,41 @@ fn a_relative_include_that_may_mean_several_files_loses_none_of_them() {
     }
 }
 
+/// The server passed over it, and another file that ends so was overridden behind its own line.
+#[test]
+fn a_file_that_did_not_exist_is_not_taken_for_one_that_another_line_includes() {
+    let stage = Stage::archiving(Cluster::builder(Major::V15), Store::Directory);
+    let files = [
+        ("base/site.conf", "work_mem = '7MB'\n"),
+        ("more.conf", "cluster_name = 'more'\n"),
+    ];
+    let base = stage.cluster.socket_dir().join("base/site.conf");
+    let lines = format!(
+        "include '{}'\nwork_mem = '9MB'\ninclude_if_exists '../site.conf'\ninclude_if_exists '../more.conf'\n",
+        base.display()
+    );
+    put_beside(&stage, &files, &lines);
+    stage.cluster.restart().unwrap();
+    stage.backup(&["--type", "full"]);
+    let target = stage.target("deep/copy");
+    let directory = target.display().to_string();
+    let report = stage.json(&[&["restore", "--target-dir", &directory][..], &UNTIL].concat());
+    let restored = Cluster::adopt(Major::V15, &target).start().unwrap();
+    restored.wait_promoted(PATIENCE).unwrap();
+    for (name, value) in [("work_mem", "9MB"), ("cluster_name", "more")] {
+        assert_eq!(Moved::setting(&restored, name), value, "{name}");
+    }
+    let notes = report["notes"].as_array().unwrap().iter();
+    let notes: Vec<&str> = notes.map(|note| note.as_str().unwrap()).collect();
+    for (file, words) in [
+        ("../site.conf", "which may be any of"),
+        ("../more.conf", "no other place in the layer ends so"),
+    ] {
+        let mut about = notes.iter().filter(|note| note.contains(file));
+        assert!(about.any(|note| note.contains(words)), "{file}: {notes:?}");
+    }
+}
+
 /// A copy that began to run on its original's data would be the end of both.
 #[test]
 fn a_restored_server_does_not_start_on_the_data_of_its_source() {

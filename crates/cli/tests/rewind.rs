@@ -179,3 +179,39 @@ fn a_map_that_pg_rewind_brought_back_is_not_believed() {
         require_fast_again(stage, "tracker");
     });
 }
+
+/// `pg_rewind` writes a `backup_label` of its own, which has less in it than a backup's.
+#[test]
+fn a_rewound_server_recovers_with_what_archive_get_gives_it() {
+    let builder = keeping(Cluster::builder(Major::V15)).conf("archive_mode", "on");
+    let stage = stage(builder);
+    stage.begin_archiving();
+    let get = format!(
+        "{} --repo {} --cluster main archive-get %f %p",
+        stage.program.display(),
+        stage.repository
+    );
+    stage.cluster.append_conf("restore_command", &get).unwrap();
+    let other = copy_that_follows(&stage).start().unwrap();
+    sql(&stage, "SELECT pg_switch_wal()");
+    // The last checkpoint that both have, from which the rewound server recovers.
+    sql(&stage, "CHECKPOINT");
+    sql(&stage, "CREATE UNLOGGED TABLE scratch (i int)");
+    catch_up(&stage, &other);
+    promote_and_work(&other);
+    let on_other = |query: &str| other.sql("postgres", query).unwrap();
+    let end = on_other("SELECT pg_switch_wal()");
+    let archived = format!(
+        "SELECT coalesce(last_archived_wal >= pg_walfile_name('{end}'::pg_lsn - 1), false) FROM pg_stat_archiver"
+    );
+    other.wait_for("postgres", &archived, PATIENCE).unwrap();
+    branch(&stage);
+    rewind(&stage, &other, &["--write-recovery-conf"]);
+    let log = stage.cluster.log_tail(100);
+    assert!(log.contains("restored log file \"0000000200000"), "{log}");
+    other.stop(StopMode::Fast).unwrap();
+    stage.cluster.promote().unwrap();
+    sql(&stage, "INSERT INTO scratch VALUES (7)");
+    assert_eq!(sql(&stage, "SELECT i FROM scratch"), "7");
+    assert_eq!(sql(&stage, "SELECT pad FROM new WHERE id = 1"), "kept");
+}

@@ -8,12 +8,12 @@ mod support;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
-use std::process::{Child, Stdio};
+use std::process::{Child, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use pgstrata_testbed::cluster::{Builder, Cluster, Major, require_same_dump};
-use support::standby::{backup_of, catch_up, standby_of};
+use pgstrata_testbed::cluster::{Builder, Cluster, Major, StopMode, require_same_dump};
+use support::standby::{backup_of, catch_up, restartpoint, standby_of};
 use support::{PATIENCE, Stage, Store, text};
 
 const SERVER: i32 = 16;
@@ -312,16 +312,21 @@ fn a_promotion_ends_the_copy(stage: &Stage, standby: &Cluster, (wal, then): (&st
     standby.sql("postgres", &promote).unwrap();
     let promoted = Instant::now();
     let output = child.wait_with_output().unwrap();
-    let (log, took) = (String::from_utf8_lossy(&output.stderr), promoted.elapsed());
-    assert_eq!(output.status.code(), Some(13), "{log}");
+    let log = String::from_utf8_lossy(&output.stderr);
+    require_told_of_promotion((output.status, promoted.elapsed()), &log);
+    assert_eq!(stage.layer_counts(), before);
+    let left = "SELECT count(*) = 0 FROM pg_replication_slots WHERE slot_name LIKE 'pgstrata%'";
+    standby.wait_for("postgres", left, PATIENCE).unwrap();
+}
+
+/// How a backup has ended, and how long after the promotion.
+fn require_told_of_promotion((status, took): (ExitStatus, Duration), log: &str) {
+    assert_eq!(status.code(), Some(13), "{log}");
     assert!(
         log.contains("the standby was promoted while it was backed up"),
         "{log}"
     );
     assert!(took < Duration::from_secs(15), "{took:?}: {log}");
-    assert_eq!(stage.layer_counts(), before);
-    let left = "SELECT count(*) = 0 FROM pg_replication_slots WHERE slot_name LIKE 'pgstrata%'";
-    standby.wait_for("postgres", left, PATIENCE).unwrap();
 }
 
 /// The checkpoint takes the new timeline out of the control file's minimum recovery point, before anybody has looked.
@@ -333,10 +338,8 @@ fn a_standby_that_is_promoted_under_its_backup_is_told_at_once_though_a_checkpoi
     a_promotion_ends_the_copy(&stage, &standby, ("stream", "CHECKPOINT"));
 }
 
-/// Nobody looks for finished segments there while files are copied.
-#[test]
-fn a_standby_that_archives_and_is_promoted_under_its_backup_is_told_at_once() {
-    let stage = Stage::archiving(idle(Major::V15), Store::Directory);
+/// A standby that archives into its primary's repository.
+fn archiving_standby(stage: &Stage) -> Cluster {
     stage.cluster.pgbench(&["-i", "-q", "-s", "3"]).unwrap();
     stage.backup(&["--type", "full"]);
     let directory = stage.restore("standby", &["--target-type", "standby"]);
@@ -348,8 +351,62 @@ fn a_standby_that_archives_and_is_promoted_under_its_backup_is_told_at_once() {
         .start()
         .unwrap();
     stage.archive_all();
-    catch_up(&stage, &standby);
+    catch_up(stage, &standby);
+    standby
+}
+
+/// Nobody looks for finished segments there while files are copied.
+#[test]
+fn a_standby_that_archives_and_is_promoted_under_its_backup_is_told_at_once() {
+    let stage = Stage::archiving(idle(Major::V15), Store::Directory);
+    let standby = archiving_standby(&stage);
     a_promotion_ends_the_copy(&stage, &standby, ("archive", "SELECT 1"));
+}
+
+/// With these the acts of a backup can be followed, which waits for WAL for a minute.
+const SLOWLY_AND_ALOUD: [&str; 6] = [
+    "--max-rate",
+    "16M",
+    "--log-level",
+    "info",
+    "--archive-timeout",
+    "60s",
+];
+
+/// It has stopped, and waits for a segment that nobody finishes any more: the primary is gone, and the standby's archiver, which
+/// works, has the beginning of it alone.
+#[test]
+fn a_standby_that_is_promoted_while_its_backup_waits_for_wal_is_told_at_once() {
+    for wal in ["archive", "stream"] {
+        let stage = Stage::archiving(idle(Major::V15), Store::Directory);
+        let standby = archiving_standby(&stage);
+        // The backup ends behind it, in a segment that the primary has not finished.
+        restartpoint(&stage, &standby);
+        let before = stage.layer_counts();
+        let log = stage.cluster.socket_dir().join("backup.log");
+        let mut all = backup_of(&standby, &["--type", "full", "--wal", wal]);
+        all.extend(SLOWLY_AND_ALOUD.map(str::to_owned));
+        let mut command = stage.command(&words(&all));
+        let mut child = command.stderr(File::create(&log).unwrap()).spawn().unwrap();
+        let said = || fs::read_to_string(&log).unwrap();
+        let mut said_by_then = |wanted: &str| {
+            let end = Instant::now() + PATIENCE;
+            while !said().contains(wanted) {
+                assert!(child.try_wait().unwrap().is_none(), "{}", said());
+                assert!(Instant::now() < end, "\"{wanted}\" is not in {}", said());
+                thread::sleep(Duration::from_millis(50));
+            }
+        };
+        said_by_then("the backup has started");
+        stage.cluster.stop(StopMode::Immediate).unwrap();
+        said_by_then("SELECT pg_switch_wal() on the primary");
+        let promote = "SELECT pg_promote(); CHECKPOINT";
+        standby.sql("postgres", promote).unwrap();
+        let promoted = Instant::now();
+        let status = child.wait().unwrap();
+        require_told_of_promotion((status, promoted.elapsed()), &said());
+        assert_eq!(stage.layer_counts(), before);
+    }
 }
 
 /// The role that backs up may not see where the primary is.

@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 
 use pgstrata_testbed::cluster::{Builder, Cluster, Major, StopMode};
 use support::files::copy_all;
-use support::past::sql;
-use support::{PATIENCE, Stage, Store, namespace, process, text};
+use support::past::{label, sql};
+use support::{PATIENCE, Stage, Store, namespace, process, text, to_lsn};
 
 const USAGE: i32 = 2;
 const WARNINGS: i32 = 3;
@@ -259,7 +259,12 @@ fn with_a_tablespace_since_the_backup() -> (Stage, PathBuf) {
 /// A copy beside the server does not recover so far.
 fn require_withheld(stage: &Stage, what: &str) {
     let target = stage.restore("beside", &["--target-action", "promote"]);
-    let started = Cluster::adopt(Major::V15, &target).start();
+    log_of_withholding(&target, what);
+}
+
+/// What a server logs from which a segment with a tablespace is withheld.
+fn log_of_withholding(target: &Path, what: &str) -> String {
+    let started = Cluster::adopt(Major::V15, target).start();
     let end = Instant::now() + PATIENCE;
     loop {
         // It may let readers in before it comes so far.
@@ -268,7 +273,7 @@ fn require_withheld(stage: &Stage, what: &str) {
             Ok(copy) => copy.log_tail(60),
         };
         if log.contains("recovery creates tablespace") && log.contains("exit code 255") {
-            break;
+            return log;
         }
         assert!(Instant::now() < end, "{what}: {log}");
         thread::sleep(Duration::from_millis(50));
@@ -288,6 +293,27 @@ fn recovery_does_not_write_into_a_tablespace_of_the_server_that_lives_beside_it(
     stage.cluster.amcheck().unwrap();
 }
 
+/// The segment is withheld as a whole: where it begins is what a target must be before.
+#[test]
+fn a_target_before_the_segment_that_makes_a_tablespace_is_reached_beside_its_server() {
+    let stage = with_a_backup(Cluster::builder(Major::V15));
+    let before = sql(&stage, "SELECT pg_create_restore_point('before')");
+    stage.archive_all();
+    let within = sql(&stage, "SELECT pg_create_restore_point('within')");
+    stage.cluster.create_tablespace("late").unwrap();
+    make_rows(&stage, "late");
+    let at = position(&stage, &format!("'{within}'::pg_lsn"));
+    let begin = at - at % (16 << 20);
+    let (high, low) = (begin >> 32, begin & 0xFFFF_FFFF);
+    let hint = format!("a target before {high:X}/{low:X} ");
+    let target = stage.restore("within", &to_lsn(&within));
+    let log = log_of_withholding(&target, "within");
+    assert!(log.contains(&hint), "{hint}: {log}");
+    let copy = stage.start_restored_at("before", &before);
+    let spaces = "SELECT count(*) FROM pg_tablespace WHERE spcname = 'late'";
+    assert_eq!(copy.sql("postgres", spaces).unwrap(), "0");
+}
+
 /// A backup of a standby begins in the middle of a segment, behind records that its recovery does not replay.
 #[test]
 fn a_tablespace_that_was_made_before_recovery_begins_withholds_nothing() {
@@ -299,19 +325,27 @@ fn a_tablespace_that_was_made_before_recovery_begins_withholds_nothing() {
     sql(&stage, "CREATE TABLE there TABLESPACE late AS SELECT 1");
     stage.archive_all();
     let copy = stage.restore("copy", &[]);
-    let fetched = stage.target("fetched").display().to_string();
-    let get = || {
-        let mut command = stage.command(&["archive-get", "--fetch-ahead", "0", &segment, &fetched]);
+    let get_to = |to: &str| {
+        let mut command = stage.command(&["archive-get", "--fetch-ahead", "0", &segment, to]);
         // There PostgreSQL runs it.
         let output = command.current_dir(&copy).output().unwrap();
         let log = String::from_utf8(output.stderr).unwrap();
         (output.status.success(), log)
     };
+    let get = || get_to("pg_wal/RECOVERYXLOG");
     let withheld = || {
         let (got, log) = get();
         assert!(!got && log.contains("recovery creates tablespace"), "{log}");
     };
     withheld();
+    // Who wants to look into it gets it, but not what a restore_command may move into pg_wal itself.
+    let aside = stage.target("aside").display().to_string();
+    assert!(!get_to(&aside).0);
+    let (signal, put_away) = (copy.join("recovery.signal"), copy.join("put-away"));
+    fs::rename(&signal, &put_away).unwrap();
+    let (got, log) = get_to(&aside);
+    assert!(got, "{log}");
+    fs::rename(&put_away, &signal).unwrap();
     let label = copy.join("backup_label");
     let text = fs::read_to_string(&label).unwrap();
     let (_, rest) = text.split_once('\n').unwrap();
@@ -345,6 +379,7 @@ fn require_refused(stage: &Stage, more: &[&str], why: &str) {
 #[test]
 fn no_restore_recovers_into_a_tablespace_that_was_made_while_the_backup_ran() {
     let stage = Stage::archiving(Cluster::builder(Major::V15), Store::Directory);
+    let first = label(&stage.backup(&["--type", "full"]));
     let backup = stage.begin_backup(&["--type", "full"]);
     stage.cluster.create_tablespace("late").unwrap();
     sql(
@@ -355,7 +390,15 @@ fn no_restore_recovers_into_a_tablespace_that_was_made_while_the_backup_ran() {
     assert_eq!(output.status.code(), Some(WARNINGS));
     let why = "where there are files of a tablespace";
     require_refused(&stage, &["--target-type", "none", "--same-timeline"], why);
-    require_refused(&stage, &["--target-type", "immediate"], why);
+    let immediate = ["--target-type", "immediate"];
+    require_refused(&stage, &immediate, why);
+    // In place that is known while there is a cluster.
+    let copy = stage.restore("copy", &[&[&*first][..], &immediate].concat());
+    let shown = copy.display().to_string();
+    let delta = ["restore", "--delta", "--target-dir", &shown];
+    let (code, log) = stage.fails(&[&delta[..], &immediate].concat());
+    assert!(code == REFUSED && log.contains(why), "{code}: {log}");
+    assert!(copy.join("global/pg_control").exists(), "{log}");
 }
 
 /// It is in the list of files, and recovery leads it back to where the server has it.

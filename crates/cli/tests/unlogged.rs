@@ -7,7 +7,7 @@ mod support;
 use std::fs;
 use std::path::PathBuf;
 
-use pgstrata_testbed::cluster::{Background, Cluster, Major};
+use pgstrata_testbed::cluster::{Background, Cluster, Major, StopMode};
 use support::{PATIENCE, Stage, Store, process};
 
 /// A server that builds an index of an unlogged table until there is a file.
@@ -81,6 +81,10 @@ fn an_index_that_is_done_within_the_backup_is_not_in_the_way(major: Major) {
     process::document(backup);
     // Nobody is asked for WAL that lies in pg_wal.
     let target = stage.restore("alone", &["--target-type", "none", "--same-timeline"]);
+    let said = stage
+        .cluster
+        .run("pg_verifybackup", &[&target.display().to_string()]);
+    assert!(said.unwrap().contains("successfully verified"));
     is_usable(&stage.start_restored(&target));
 }
 
@@ -102,4 +106,68 @@ fn an_index_of_an_unlogged_table_that_is_done_within_the_backup_15() {
 #[test]
 fn an_index_of_an_unlogged_table_that_is_done_within_the_backup_18() {
     an_index_that_is_done_within_the_backup_is_not_in_the_way(Major::V18);
+}
+
+/// A server of the stage's past with a permanent table, whose file has the number that an unlogged one has on the stage's own
+/// server behind the fork, and the segment that made that one.
+fn with_one_number_twice(stage: &Stage) -> (Cluster, String) {
+    let sql = |statement: &str| stage.cluster.sql("postgres", statement).unwrap();
+    sql("SELECT pg_switch_wal()");
+    let fork = sql("SELECT pg_create_restore_point('fork')");
+    // Past all numbers that WAL has set aside for a server that recovers, and past what the other one writes.
+    sql("SELECT count(lo_creat(-1)) FROM generate_series(1, 10000)");
+    sql("SELECT pg_logical_emit_message(false, '', repeat('x', 4000000))");
+    let at = sql("SELECT pg_current_wal_insert_lsn()");
+    sql("CREATE UNLOGGED TABLE theirs (i int)");
+    let theirs = sql("SELECT pg_relation_filenode('theirs')");
+    let segment = sql("SELECT pg_walfile_name(pg_current_wal_insert_lsn())");
+    assert_eq!(segment, sql(&format!("SELECT pg_walfile_name('{fork}')")));
+    stage.archive_all();
+
+    let other = stage.start_restored_at("other", &fork);
+    let sql = |statement: &str| other.sql("postgres", statement).unwrap();
+    let used: u32 = sql("SELECT lo_creat(-1)").parse().unwrap();
+    let between = theirs.parse::<u32>().unwrap() - 1 - used;
+    let use_up = format!("SELECT count(lo_creat(-1)) FROM generate_series(1, {between})");
+    sql(&use_up);
+    sql("CREATE TABLE ours AS SELECT generate_series(1, 100) AS i");
+    assert_eq!(sql("SELECT pg_relation_filenode('ours')"), theirs);
+    sql("CHECKPOINT");
+    let begins = format!("SELECT redo_lsn < '{at}' FROM pg_control_checkpoint()");
+    assert_eq!(sql(&begins), "t");
+    (other, segment)
+}
+
+/// Neither when somebody fetches it, nor when a server asks for it that is told to follow the other timeline: it asks before it
+/// finds out that it cannot.
+#[test]
+fn wal_of_another_history_costs_no_table() {
+    let builder = Cluster::builder(Major::V15).conf("autovacuum", "off");
+    let stage = Stage::archiving(builder, Store::Directory);
+    stage.backup(&["--type", "full"]);
+    let (other, segment) = with_one_number_twice(&stage);
+    let sql = |statement: &str| other.sql("postgres", statement).unwrap();
+    let file = sql("SELECT pg_relation_filepath('ours')");
+    let file = other.pgdata().join(file);
+    let elsewhere = stage.target("fetched").display().to_string();
+    for to in [&*elsewhere, "pg_wal/RECOVERYXLOG"] {
+        let mut get = stage.command(&["archive-get", "--fetch-ahead", "0", &segment, to]);
+        let output = get.current_dir(other.pgdata()).output().unwrap();
+        process::ended(output, to, 0);
+        assert!(file.exists(), "{to}");
+    }
+    sql("ALTER SYSTEM RESET recovery_target_lsn");
+    sql("ALTER SYSTEM SET recovery_target_timeline = '1'");
+    other.stop(StopMode::Fast).unwrap();
+    let signal = other.pgdata().join("recovery.signal");
+    fs::write(&signal, "").unwrap();
+    stage.cluster.own(&signal).unwrap();
+    assert!(other.start().is_err());
+    let log = other.log_tail(60);
+    let asked = format!("restored log file \"{segment}\"");
+    assert!(log.contains(&asked), "{log}");
+    assert!(file.exists(), "{log}");
+    fs::remove_file(&signal).unwrap();
+    other.start().unwrap();
+    assert_eq!(sql("SELECT count(*) FROM ours"), "100");
 }

@@ -699,22 +699,43 @@ fn the_slot_of_a_backup_never_looks_idle() {
     stage.require_backup(&output);
 }
 
-/// A copy of a server got a name of its own in its `archive_command`, and its schedule did not.
+/// Neither way to store WAL is used, whoever chooses it, and nothing of the server is in "main".
+fn refuses_to_store_wal_of_another_cluster(stage: &Stage) {
+    let pgdata = stage.pgdata();
+    for more in [&[][..], &["--wal", "archive", "--archive-timeout", "5s"]] {
+        let (code, log) = stage.fails(&[&["backup", "-D", &pgdata], more].concat());
+        assert_eq!(code, REFUSED, "{more:?}: {log}");
+        for words in ["archives as cluster \"copy\"", "say --cluster copy"] {
+            assert!(log.contains(words), "{more:?}: {log}");
+        }
+        assert_eq!(stage.layer_counts(), (0, 0));
+        assert!(!stage.objects().join("main/wal").exists());
+    }
+}
+
+/// A copy of a server got a name of its own in its `archive_command`, perhaps in a repository of its own, and its schedule did
+/// not.
 #[test]
 fn a_server_that_archives_as_another_cluster_brings_no_wal_into_this_one() {
     let stage = Stage::archiving(Cluster::builder(Major::V15), Store::Directory);
     let pgdata = stage.pgdata();
-    stage.ok(&["--cluster", "copy", "init", "-D", &pgdata]);
+    let is_told = |word: &str| {
+        let told = format!("SELECT current_setting('archive_command') ~ '{word}'");
+        stage.cluster.wait_for("postgres", &told, PATIENCE).unwrap();
+    };
+    let elsewhere = stage.cluster.create_dir("elsewhere").unwrap();
+    let elsewhere = format!("file://{}", elsewhere.display());
+    let init = ["--cluster", "copy", "init", "-D", &pgdata];
+    stage.ok(&[&["--repo", &elsewhere], &init[..]].concat());
+    let program = stage.program.display();
+    let command = format!("{program} --repo {elsewhere} --cluster copy archive-push %p");
+    stage.set_archive_command(&command);
+    is_told("elsewhere");
+    refuses_to_store_wal_of_another_cluster(&stage);
+    stage.ok(&init);
     stage.archive_with("--cluster copy");
-    let waits = "SELECT current_setting('archive_command') ~ 'copy'";
-    stage.cluster.wait_for("postgres", waits, PATIENCE).unwrap();
-    let (code, log) = stage.fails(&["backup", "-D", &pgdata]);
-    assert_eq!(code, REFUSED, "{log}");
-    for words in ["archives as cluster \"copy\"", "say --cluster copy"] {
-        assert!(log.contains(words), "{log}");
-    }
-    assert_eq!(stage.layer_counts(), (0, 0));
-    assert!(!stage.objects().join("main/wal").exists());
+    is_told("push --cluster copy");
+    refuses_to_store_wal_of_another_cluster(&stage);
     let (code, shown) = document(&stage, &["check", "-D", &pgdata]);
     assert_eq!(code, REFUSED, "{shown:#}");
     let shown = shown.to_string();

@@ -19,7 +19,7 @@ use pgstrata_pgdata::lsn::Lsn;
 use pgstrata_pgdata::wal::{WalSegment, WalSegmentSize};
 use pgstrata_store::archive::ArchivedWal;
 use pgstrata_store::catalog::{
-    self, Catalog, Layer, OldWal, Terms, WalLimit, mark, remove_leftover,
+    self, Catalog, Layer, OldWal, Removed, Terms, WalLimit, mark, remove_leftover,
 };
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind, Result};
@@ -114,9 +114,57 @@ pub struct ExpireReport {
     pub remarks: Vec<String>,
 }
 
+impl ExpireReport {
+    /// Says which WAL goes, or has gone.
+    fn tell_wal(&mut self, wal: &[OldWal], size: WalSegmentSize) {
+        self.wal_files = u64::try_from(wal.len()).expect("usize has 64 bits");
+        self.wal_bytes = wal.iter().map(|found| found.size_bytes).sum();
+        self.wal = wal_runs(wal, size);
+    }
+
+    /// Says what has gone, where less has than was planned: a restore may have begun since, or somebody have pinned a layer.
+    fn tell_removed(&mut self, removed: &Removed, size: WalSegmentSize) {
+        self.remove = removed.labels.iter().map(Label::to_string).collect();
+        self.tell_wal(&removed.wal, size);
+        self.wal_from = removed.wal_before.or(self.wal_from);
+    }
+
+    /// What this run has done first, and then. When it has not come to the rest, all that is left of that is why.
+    fn followed_by(self, then: Self) -> Self {
+        let mut remarks = self.remarks;
+        let new = then.remarks.into_iter();
+        let new: Vec<String> = new.filter(|remark| !remarks.contains(remark)).collect();
+        remarks.extend(new);
+        if !then.done {
+            let merged = then.merged.as_ref();
+            let replaced = merged.map_or_else(Vec::new, |merged| merged.removed.clone());
+            return Self {
+                merge: then.merge.filter(|_| merged.is_some()),
+                remove: [self.remove, replaced].concat(),
+                notes: then.notes,
+                merged: then.merged,
+                remarks,
+                ..self
+            };
+        }
+        Self {
+            removals: self.removals,
+            remove: [self.remove, then.remove].concat(),
+            leftovers: [self.leftovers, then.leftovers].concat(),
+            wal_files: self.wal_files + then.wal_files,
+            wal_bytes: self.wal_bytes + then.wal_bytes,
+            wal: [self.wal, then.wal].concat(),
+            remarks,
+            ..then
+        }
+    }
+}
+
 /// What to remove, found out without touching anything.
 struct Expiry {
     step: Option<MergeStep>,
+    /// Whether a removal that others have begun is to be completed before that is merged.
+    is_held_up: bool,
     remove: Vec<Arc<Layer>>,
     /// Merged layers for which some of them go.
     read_back: Vec<Label>,
@@ -173,11 +221,11 @@ pub async fn execute(
     progress: &Progress,
 ) -> Result<ExpireReport> {
     check_policy(options)?;
-    let mut merged = None;
+    let mut first = FirstSteps::default();
     let outcome = loop {
-        match attempt(cluster, options, progress, &mut merged).await {
-            // Whatever came of the rest: the merge has been made.
-            Ok(report) => break Ok(FirstStep::said_in(report, merged)),
+        match attempt(cluster, options, progress, &mut first).await {
+            // Whatever came of the rest: these have been done.
+            Ok(report) => break Ok(first.said_in(report)),
             Err(NotDone::Merged(error)) if error.is_lack_of_space() => {
                 break Err(error.hint(NO_MERGE));
             }
@@ -219,50 +267,85 @@ impl From<Error> for NotDone {
     }
 }
 
+/// What a run has done before it looked again.
+#[derive(Default)]
+struct FirstSteps {
+    /// It has completed what others had begun to remove, with all that it would remove itself.
+    removed: Option<ExpireReport>,
+    merged: Option<MergeMade>,
+}
+
 /// A merge that has been made for a chain.
-struct FirstStep {
+struct MergeMade {
     planned: PlannedMerge,
     made: MergeReport,
     /// Removals as they were judged before.
     removals: Vec<JudgedRemoval>,
 }
 
-impl FirstStep {
-    /// The report of all, when there was one.
-    fn said_in(report: ExpireReport, merged: Option<Self>) -> ExpireReport {
-        let Some(merged) = merged else { return report };
-        let mut remove = merged.made.removed.clone();
+impl FirstSteps {
+    /// The report of all.
+    fn said_in(self, report: ExpireReport) -> ExpireReport {
+        let report = match self.merged {
+            Some(merged) => merged.said_in(report),
+            None => report,
+        };
+        match self.removed {
+            Some(removed) => removed.followed_by(report),
+            None => report,
+        }
+    }
+}
+
+impl MergeMade {
+    /// The report of all, when it was made before the rest.
+    fn said_in(self, report: ExpireReport) -> ExpireReport {
+        let mut remove = self.made.removed.clone();
         remove.extend(report.remove);
         ExpireReport {
             remove,
-            merge: Some(merged.planned),
-            merged: Some(merged.made),
-            removals: merged.removals,
+            merge: Some(self.planned),
+            merged: Some(self.made),
+            removals: self.removals,
             ..report
         }
     }
 }
 
-/// Does what it can; of a merge `merged` tells, however the rest ends.
+/// Does what it can; `first` tells what has been done, however the rest ends.
 async fn attempt(
     cluster: &ClusterRepository,
     options: &ExpireOptions,
     progress: &Progress,
-    merged: &mut Option<FirstStep>,
+    first: &mut FirstSteps,
 ) -> std::result::Result<ExpireReport, NotDone> {
-    let mut clocks = Clocks::ask(cluster).await?;
-    let mut found = find(cluster, options, clocks).await?;
+    let (mut found, mut clocks) = look(cluster, options).await?;
+    if found.report.notes.is_empty() && found.is_held_up {
+        found.report.merge = None;
+        let mut report = remove(cluster, options, progress, (found, clocks)).await?;
+        if !report.done {
+            report.remarks.extend(clocks.doubt());
+            return Ok(report);
+        }
+        first.removed = Some(report);
+        (found, clocks) = look(cluster, options).await?;
+        if found.is_held_up {
+            // By somebody who has begun since.
+            (found.step, found.report.merge) = (None, None);
+        }
+    }
     if found.report.notes.is_empty()
         && let (Some(step), Some(planned)) = (found.step.take(), found.report.merge.take())
     {
-        *merged = Some(FirstStep {
+        // What is complete and not forgotten would refuse the merged layer as well.
+        catalog::tidy_removals(cluster).await?;
+        first.merged = Some(MergeMade {
             made: merge_first(cluster, options, progress, &step, &planned).await?,
             planned,
             removals: std::mem::take(&mut found.report.removals),
         });
         // The merge took its time.
-        clocks = Clocks::ask(cluster).await?;
-        found = find(cluster, options, clocks).await?;
+        (found, clocks) = look(cluster, options).await?;
     }
     let mut report = match found.report.notes.is_empty() {
         true => remove(cluster, options, progress, (found, clocks)).await?,
@@ -270,6 +353,12 @@ async fn attempt(
     };
     report.remarks.extend(clocks.doubt());
     Ok(report)
+}
+
+/// What to do, and by which clocks.
+async fn look(cluster: &ClusterRepository, options: &ExpireOptions) -> Result<(Expiry, Clocks)> {
+    let clocks = Clocks::ask(cluster).await?;
+    Ok((find(cluster, options, clocks).await?, clocks))
 }
 
 /// Removes what was found.
@@ -291,7 +380,8 @@ async fn remove(
     let mut report = found.report;
     go_on(progress)?;
     // As long as the layer is there whose copy has ended: without it the record would count again.
-    catalog::forget_old(cluster, &Catalog::load(cluster).await?, now).await?;
+    let catalog = Catalog::load(cluster).await?;
+    catalog::forget_old(cluster, &catalog, now, options.ignore_restores).await?;
     let archived = &found.archived;
     let tell = |catalog: &Catalog, going: &[Label]| witnesses(catalog, archived, going);
     let terms = Terms {
@@ -309,18 +399,32 @@ async fn remove(
         // Somebody stands on one of them now, and needs its WAL.
         return Err(changed());
     }
+    report.tell_removed(&removed, archived.segment_size());
     for label in &found.leftovers {
         match remove_leftover(cluster, label).await {
-            Err(error) if error.kind() == Kind::Refused => report.remarks.push(error.to_string()),
+            Err(error) if error.kind() == Kind::Refused => {
+                report.leftovers.retain(|left| left != label.as_str());
+                report.remarks.push(error.to_string());
+            }
             removed => removed?,
         }
     }
+    report.remarks.extend(tidy(cluster, clocks).await?);
+    report.remarks.extend(removed.remarks);
+    report.done = true;
+    Ok(report)
+}
+
+/// Removes what served others, and serves nobody any more. Answers what there is to say.
+async fn tidy(cluster: &ClusterRepository, clocks: Clocks) -> Result<Vec<String>> {
     catalog::tidy_removals(cluster).await?;
-    mark::forget_gone(cluster).await?;
+    mark::forget_gone(cluster, clocks.earlier()).await?;
     catalog::forget_old_verifications(cluster).await?;
-    let left = catalog::collect_left(cluster, &Catalog::load(cluster).await?, now).await?;
+    let catalog = Catalog::load(cluster).await?;
+    let mut remarks = Vec::new();
+    let left = catalog::collect_left(cluster, &catalog, clocks.store()).await?;
     if left > 0 {
-        report.remarks.push(format!(
+        remarks.push(format!(
             "{left} objects are gone that commands without the right to delete had left"
         ));
     }
@@ -329,13 +433,11 @@ async fn remove(
         .collect_hidden(cluster.name.as_str())
         .await?;
     if hidden > 0 {
-        report.remarks.push(format!(
+        remarks.push(format!(
             "{hidden} files are gone that commands have left which were killed while they wrote"
         ));
     }
-    report.remarks.extend(removed.remarks);
-    report.done = true;
-    Ok(report)
+    Ok(remarks)
 }
 
 /// Refuses when somebody has asked the expiry to stop. Behind this it removes, which is done to its end.
@@ -431,10 +533,15 @@ async fn find(
     report.removals = removals;
     let step = decision.plan.merge;
     report.merge = step.as_ref().map(|step| planned(&scene, step));
+    let is_held_up = match &step {
+        Some(step) => pending::holds_up(cluster, &scene, step).await?,
+        None => false,
+    };
     let remove = decision.remove.iter();
     let remove = remove.map(|label| scene.catalog.layer(label).cloned().map(Arc::new));
     Ok(Expiry {
         step,
+        is_held_up,
         remove: remove.collect::<Result<_>>()?,
         read_back: decision.read_back,
         leftovers: scene.leftovers(),
@@ -485,13 +592,12 @@ async fn report(
     let mut remarks = Vec::from_iter(scene::about_within(decision, policy, goes));
     remarks.extend(scene.about_wal(decision, goes));
     remarks.extend(scene.about_copies());
-    remarks.extend(scene.about_gone_pins());
     remarks.extend(scene.about_far_ahead());
     remarks.extend(scene.about_to_come(policy));
     remarks.extend(about(&decision.lines));
     remarks.extend(not_counted(&scene.catalog, &scene.problems));
     remarks.extend(decision.unmerged.clone());
-    Ok(ExpireReport {
+    let mut report = ExpireReport {
         done: false,
         removals: Vec::new(),
         merge: None,
@@ -499,13 +605,15 @@ async fn report(
         keep: scene.kept(decision),
         remove: decision.remove.iter().map(Label::to_string).collect(),
         leftovers: scene.leftovers().iter().map(Label::to_string).collect(),
-        wal_files: u64::try_from(wal.len()).expect("usize has 64 bits"),
-        wal_bytes: wal.iter().map(|found| found.size_bytes).sum(),
-        wal: wal_runs(&wal, scene.archived.segment_size()),
+        wal_files: 0,
+        wal_bytes: 0,
+        wal: Vec::new(),
         wal_from: decision.limit.as_ref().map(|limit| limit.before),
         notes: scene.notes.clone(),
         remarks,
-    })
+    };
+    report.tell_wal(&wal, scene.archived.segment_size());
+    Ok(report)
 }
 
 /// The segments of these files, as runs.

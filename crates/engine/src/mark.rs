@@ -104,13 +104,25 @@ async fn require_future(cluster: &ClusterRepository, until: Timestamp) -> Result
     }
 }
 
-/// Takes a pin back.
+/// Takes a pin back, also that of a layer which somebody has deleted.
 ///
 /// # Errors
 /// `NotFound` when there is no such layer, or it is not pinned; when the repository cannot be read or written.
 pub async fn unpin(cluster: &ClusterRepository, label: &Label) -> Result<MarkReport> {
     let catalog = Catalog::load(cluster).await?;
-    let layer = catalog.layer(label)?;
+    let layer = match catalog.layer(label) {
+        Ok(layer) => layer,
+        Err(error) => {
+            let said = catalog::mark::unpin_gone(cluster, &catalog, label).await?;
+            let report = said.map(|said| MarkReport {
+                label: label.to_string(),
+                pin: None,
+                annotations: said.annotations,
+                stands_on: Vec::new(),
+            });
+            return report.ok_or(error);
+        }
+    };
     let marks = catalog::mark::load(cluster).await?;
     if marks.of(layer).pin.is_none() && marks.unreadable(label).is_none() {
         let what = format!("layer {label} is not pinned");

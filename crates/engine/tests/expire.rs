@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use jiff::{SignedDuration, Timestamp};
 use pgstrata_engine::expire::{self, ExpireOptions, ExpireReport};
 use pgstrata_layer::claim::{self, ClaimRecord};
 use pgstrata_layer::label::Label;
@@ -23,7 +24,8 @@ use pgstrata_store::error::{Kind, Result};
 use pgstrata_store::repository::Repository;
 use pgstrata_store::repository::fault::{Fault, FaultStore};
 use restore_common::{
-    Made, chain, chain_of_three, copy_of, expire_by, generations, labels, merge_from, rules,
+    Files, Made, chain, chain_of_three, copy_of, expire_by, generations, history, labels,
+    merge_from, rules,
 };
 
 fn max_chain(length: usize) -> ExpireOptions {
@@ -117,7 +119,7 @@ async fn inputs_of_a_merge_go_when_no_rule_wants_them() {
     merge_from(&repository, &made, 1, false).await;
     // The layers are of 2023: of all days that are kept, only the newest is wanted, and what it stands on.
     let policy = Policy {
-        keep_within: Some(jiff::SignedDuration::from_hours(7 * 24)),
+        keep_within: Some(SignedDuration::from_hours(7 * 24)),
         ..Policy::default()
     };
     let done = expire_by(&repository, &made, &rules(policy)).await.unwrap();
@@ -156,6 +158,43 @@ async fn nothing_goes_while_a_backup_runs_or_a_manifest_is_damaged() {
         "{report:?}"
     );
     assert_eq!(labels(&damaged, &made).await, made.labels[..2]);
+}
+
+/// It was merged and removed before, and the copy that brings it again has begun just now.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_goes_while_a_layer_is_copied_that_was_merged_into_another() {
+    let repository = Repository::memory();
+    let made = chain_of_three(&repository).await;
+    merge_from(&repository, &made, 1, false).await;
+    let catalog = Catalog::load(&made.within(&repository)).await.unwrap();
+    let copied = catalog.layer(&made.labels[1]).unwrap();
+    let claim = made.cluster.claim_key(&copied.label);
+    repository
+        .create(&claim, claim_of(&copied.manifest))
+        .await
+        .unwrap();
+    let manifest = made.cluster.manifest_key(&copied.label);
+    repository.delete(&manifest).await.unwrap();
+    let prefix = made.cluster.layer_prefix(&copied.label);
+    let before = repository.list(&prefix).await.unwrap();
+
+    let policy = Policy {
+        keep_full: Some(1),
+        ..Policy::default()
+    };
+    let report = expire_by(&repository, &made, &rules(policy)).await.unwrap();
+    assert!(
+        !report.done && report.notes[0].contains("is being made"),
+        "{report:?}"
+    );
+    // Nor does a merge of other layers give it up.
+    let merged = merge_from(&repository, &made, 2, true).await;
+    let notes = &merged.notes;
+    assert!(
+        merged.removed.is_empty() && notes[0].contains("is being made"),
+        "{merged:?}"
+    );
+    assert_eq!(repository.list(&prefix).await.unwrap(), before);
 }
 
 /// A backup begins at any moment of an expiry: what was merged and removed before is told.
@@ -240,6 +279,71 @@ async fn expiries_that_fail(fault: Fault) -> u32 {
         assert_newest_restores(&sound, &made).await;
     }
     failures
+}
+
+/// A chain of four layers, of which three are older than five days, and the objects of a fifth on them.
+async fn four_of_five() -> (Repository, Made, Vec<(String, Bytes)>) {
+    let repository = Repository::memory();
+    let files: Vec<Files> = (0..5).map(|at| generations()[at % 3].clone()).collect();
+    let ago = |at: usize, manifest: &mut Manifest| {
+        let days = [20, 19, 18, 4, 3][at];
+        let time = Timestamp::now() - SignedDuration::from_hours(24 * days);
+        (manifest.started_at, manifest.finished_at) = (time, time);
+    };
+    let made = history(&repository, &files, &[0], ago).await;
+    let prefix = made.cluster.layer_prefix(&made.labels[4]);
+    let mut fifth = Vec::new();
+    for object in repository.list(&prefix).await.unwrap() {
+        let bytes = repository.get(&object.key).await.unwrap();
+        repository.delete(&object.key).await.unwrap();
+        fifth.push((object.key, bytes));
+    }
+    (repository, made, fifth)
+}
+
+/// The host goes down in the night, while WAL goes. The next night there is a layer more, and those are to be merged whose WAL
+/// that was.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_expiry_that_gave_wal_up_is_completed_when_a_merge_is_due() {
+    let (original, made, fifth) = four_of_five().await;
+    let options = rules(Policy {
+        keep_wal: Some(SignedDuration::from_hours(5 * 24)),
+        ..max_chain(4).policy
+    });
+    let mut completed = 0;
+    for nth in 0.. {
+        let memory = copy_of(&original, &made).await;
+        let sound = Repository::with_store(memory.clone());
+        let store = FaultStore::failing_at(nth, Fault::Before, memory);
+        let failing = Repository::with_store(store.clone());
+        let outcome = expire_by(&failing, &made, &options).await;
+        if store.operation_count() <= nth {
+            let done = outcome.unwrap();
+            let did = (done.done, done.merge.is_some(), done.wal_files);
+            assert_eq!(did, (true, false, 16), "{done:?}");
+            break;
+        }
+        let cluster = made.within(&sound);
+        let pending = async || catalog::pending_removals(&cluster).await.unwrap();
+        if pending().await.is_empty() {
+            continue;
+        }
+        for (key, bytes) in &fifth {
+            sound.create(key, bytes.clone()).await.unwrap();
+        }
+        let planned = expire::plan(&cluster, &options).await.unwrap();
+        let done = expire_by(&sound, &made, &options).await.unwrap();
+        assert!(done.done && done.merged.is_some(), "at {nth}: {done:?}");
+        let shown = (&planned.remove, planned.wal_files);
+        assert_eq!((&done.remove, done.wal_files), shown, "at {nth}: {done:?}");
+        assert!(pending().await.is_empty(), "at {nth}: {done:?}");
+        assert_eq!(labels(&sound, &made).await.len(), 4, "at {nth}: {done:?}");
+        // What makes the merged layer consistent, and all since the third one.
+        assert_eq!(wal(&sound, &made).await.len(), 2 + 31, "at {nth}: {done:?}");
+        assert_newest_restores(&sound, &made).await;
+        completed += 1;
+    }
+    assert!(completed > 2, "{completed}");
 }
 
 /// The objects of an increment on the second layer, in which nothing changed, and its manifest.

@@ -413,6 +413,61 @@ async fn a_pin_follows_the_state_when_its_layer_is_gone() {
     assert_eq!(merged.list(&marks).await.unwrap().len(), 1);
 }
 
+/// A full layer, an increment on it, and another full layer, with which the rules would do. Somebody deletes the increment.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pinned_layer_that_was_deleted_can_be_brought_back_after_an_expiry() {
+    let repository = Repository::memory();
+    let made = history(&repository, &generations(), &[0, 2], |_, _| {}).await;
+    let label = &made.labels[1];
+    pin(&repository, &made, 1).await.unwrap();
+    let keep_full = rules(Policy {
+        keep_full: Some(1),
+        ..Policy::default()
+    });
+    let before = keys(&repository, &made).await;
+    let prefix = made.cluster.layer_prefix(label);
+    let mut objects = Vec::new();
+    for object in repository.list(&prefix).await.unwrap() {
+        let bytes = repository.get(&object.key).await.unwrap();
+        repository.delete(&object.key).await.unwrap();
+        objects.push((object.key, bytes));
+    }
+    let report = expire_by(&repository, &made, &keep_full).await.unwrap();
+    let unpin = format!("\"pgstrata unpin {label}\"");
+    assert!(!report.done, "{report:?}");
+    for words in ["is pinned and not there any more", &*unpin] {
+        assert!(report.notes[0].contains(words), "{words}: {report:?}");
+    }
+    let alarms = info(&repository, &made).await.alarms;
+    assert!(
+        alarms.iter().any(|alarm| alarm.to_do.contains(&unpin)),
+        "{alarms:?}"
+    );
+
+    for (key, bytes) in &objects {
+        repository.create(key, bytes.clone()).await.unwrap();
+    }
+    assert_eq!(keys(&repository, &made).await, before);
+    let done = expire_by(&repository, &made, &keep_full).await.unwrap();
+    assert!(done.done && done.remove.is_empty(), "{done:?}");
+    require_restores(&repository, &made, label).await;
+
+    // Whoever gives it up has the rules decide again.
+    for (key, _) in &objects {
+        repository.delete(key).await.unwrap();
+    }
+    let cluster = made.within(&repository);
+    let unpinned = mark::unpin(&cluster, label).await.unwrap();
+    assert!(unpinned.pin.is_none(), "{unpinned:?}");
+    let again = mark::unpin(&cluster, label).await.unwrap_err();
+    assert_eq!(again.kind(), Kind::NotFound, "{again}");
+    let done = expire_by(&repository, &made, &keep_full).await.unwrap();
+    assert!(done.done, "{done:?}");
+    assert_eq!(labels(&repository, &made).await, made.labels[2..]);
+    let marks = made.cluster.marks_prefix();
+    assert!(repository.list(&marks).await.unwrap().is_empty());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_pinned_says_so_once() {
     let repository = Repository::memory();

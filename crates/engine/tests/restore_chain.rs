@@ -61,8 +61,8 @@ async fn the_indexes_that_planning_has_read_are_not_read_again() {
         .unwrap();
     assert_eq!(
         store.operation_count() - before,
-        12,
-        "the record, five listings, three manifests, three indexes"
+        13,
+        "the record, six listings, three manifests, three indexes"
     );
     let objects = repository.list("").await.unwrap();
     let again = objects

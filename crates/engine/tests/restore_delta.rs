@@ -10,15 +10,12 @@
 
 mod restore_common;
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use pgstrata_engine::restore::{
-    self, ArchiveMode, MARKER, Method, RestoreOptions, RestoreReport, Target,
-};
+use pgstrata_engine::restore::{self, ArchiveMode, MARKER, Method, RestoreReport, Target};
 use pgstrata_engine::server::lineage;
 use pgstrata_layer::label::Label;
 use pgstrata_layer::manifest::Tablespace;
@@ -28,6 +25,7 @@ use pgstrata_store::error::{Error, Kind, Result};
 use pgstrata_store::progress::Progress;
 use pgstrata_store::repository::fault::{Fault, FaultStore};
 use pgstrata_store::repository::{Repository, RepositoryOptions};
+use restore_common::there::{cancelled, in_place, tree};
 use restore_common::{Made, chain, chain_of_three, generations, options, pages, settled};
 use tempfile::TempDir;
 
@@ -44,21 +42,6 @@ async fn restore(
     restore::execute(&plan, &Progress::default()).await
 }
 
-/// What changes the cluster in that directory.
-fn in_place(directory: &Path) -> RestoreOptions {
-    RestoreOptions {
-        method: Method::Delta,
-        ..options(directory)
-    }
-}
-
-/// Of a restore that ends as soon as it has taken the directory apart.
-fn cancelled() -> Progress {
-    let progress = Progress::default();
-    progress.cancel();
-    progress
-}
-
 /// A chain, and its newest state in a directory of its own.
 async fn restored(repository: &Repository) -> (Made, TempDir, PathBuf) {
     let made = chain_of_three(repository).await;
@@ -68,32 +51,6 @@ async fn restored(repository: &Repository) -> (Made, TempDir, PathBuf) {
         .await
         .unwrap();
     (made, scratch, target)
-}
-
-/// Every file, link and directory below, with its contents.
-fn tree(root: &Path) -> BTreeMap<String, Vec<u8>> {
-    fn walk(root: &Path, directory: &Path, found: &mut BTreeMap<String, Vec<u8>>) {
-        for entry in fs::read_dir(directory).unwrap() {
-            let path = entry.unwrap().path();
-            let name = path.strip_prefix(root).unwrap().display().to_string();
-            if path.is_symlink() {
-                let target = fs::read_link(&path).unwrap();
-                found.insert(name, target.display().to_string().into_bytes());
-            } else if path.is_dir() {
-                found.insert(name, b"directory".to_vec());
-                walk(root, &path, found);
-            } else {
-                found.insert(name, fs::read(&path).unwrap());
-            }
-        }
-    }
-    let mut found = BTreeMap::new();
-    walk(root, root, &mut found);
-    // It says when files of the restore's own making were written.
-    found.remove("backup_manifest");
-    // It says which directory it is of.
-    found.remove("pgstrata.lineage");
-    found
 }
 
 fn assert_same(left: &Path, right: &Path) {

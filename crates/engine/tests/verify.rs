@@ -565,7 +565,8 @@ async fn an_outage_that_has_ended_by_the_next_question_is_no_damage() {
             }
         }
     }
-    assert!(ended > 5, "{ended} of {count}");
+    // An outage while an object of a layer is read, or WAL, has ended when that is asked for again.
+    assert!(ended > 2, "{ended} of {count}");
 }
 
 /// What is wrong with a layer whose objects are all as they were written.

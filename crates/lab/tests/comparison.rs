@@ -8,17 +8,15 @@
 mod support;
 
 use std::collections::BTreeSet;
-use std::ffi::OsString;
 use std::fs::Permissions;
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::fs::{PermissionsExt, symlink};
-use std::path::Path;
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use pgstrata_lab::measure::environment::Environment;
 use pgstrata_lab::measure::stat::verdict::Verdict;
-use pgstrata_testbed::cluster::{Cluster, Major, StopMode};
+use pgstrata_testbed::cluster::{Cluster, Major};
 use rustix::process::Signal;
 use support::{Lab, said, text};
 
@@ -391,50 +389,6 @@ fn what_an_interrupted_run_has_logged_is_not_of_the_next() {
     words.extend(QUICK);
     let (experiment, _) = lab.experiment(&words);
     assert!(experiment.runs[0].values["tps"] > 0.0);
-}
-
-#[test]
-fn a_copy_of_a_cluster_is_not_the_cluster() {
-    let lab = Lab::new();
-    let archived = lab.scratch.path().join("archived");
-    let archive = format!("touch {}", archived.display());
-    std::fs::set_permissions(lab.scratch.path(), Permissions::from_mode(0o777)).unwrap();
-    let cluster = Cluster::builder(Major::V15)
-        .conf("archive_mode", "on")
-        .start()
-        .unwrap();
-    let setting = format!("ALTER SYSTEM SET archive_command = '{archive}'");
-    cluster.sql("postgres", &setting).unwrap();
-    cluster.stop(StopMode::Fast).unwrap();
-    let measure = |pgdata: &Path| {
-        let arm = arm("one", Major::V15, &format!(",pgdata={}", pgdata.display()));
-        let out = lab.out();
-        let mut words = vec!["run", "--arm", &arm, "--repeat", "1", "--state", "restore"];
-        words.extend(QUICK);
-        words.extend(["--out", out.to_str().unwrap()]);
-        lab.run(&words)
-    };
-    let link = lab.scratch.path().join("link");
-    symlink(cluster.pgdata(), &link).unwrap();
-    let _ = std::fs::remove_file(&archived);
-    let before = wal_of(cluster.pgdata());
-    let output = measure(&link);
-    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
-    assert!(!archived.exists());
-    assert_eq!(wal_of(cluster.pgdata()), before);
-
-    let elsewhere = lab.scratch.path().join("wal");
-    std::fs::rename(cluster.pgdata().join("pg_wal"), &elsewhere).unwrap();
-    symlink(&elsewhere, cluster.pgdata().join("pg_wal")).unwrap();
-    let output = measure(cluster.pgdata());
-    assert_ne!(output.status.code(), Some(0), "{}", said(&output));
-    let told = text(&output.stderr);
-    assert!(told.contains("pg_wal\" is a symbolic link"), "{told}");
-}
-
-fn wal_of(pgdata: &Path) -> BTreeSet<OsString> {
-    let entries = std::fs::read_dir(pgdata.join("pg_wal")).unwrap();
-    entries.map(|entry| entry.unwrap().file_name()).collect()
 }
 
 #[test]

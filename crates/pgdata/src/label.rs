@@ -3,6 +3,7 @@
 //! Both are stored and restored byte for byte; what is parsed here is for checking and planning. Only a remapped
 //! tablespace makes us write a map of our own.
 
+use crate::bytes::name_word;
 use crate::{Error, Lsn, Oid, Result, TimelineId};
 
 /// Where the backup came from, as its label says.
@@ -54,16 +55,8 @@ impl BackupLabel {
     /// When a field is missing, out of order or not what the server writes.
     pub fn parse(text: &str) -> Result<Self> {
         let mut rest = text;
-        let start = field(&mut rest, "START WAL LOCATION")?;
-        let (start_lsn, start_wal_file) = start
-            .strip_suffix(')')
-            .and_then(|start| start.split_once(" (file "))
-            .ok_or_else(|| invalid("START WAL LOCATION", start))?;
-        let start_lsn = number("START WAL LOCATION", start_lsn)?;
-        let checkpoint_lsn = number(
-            "CHECKPOINT LOCATION",
-            field(&mut rest, "CHECKPOINT LOCATION")?,
-        )?;
+        let (start_lsn, start_wal_file) = start_location(&mut rest)?;
+        let checkpoint_lsn = checkpoint_location(&mut rest)?;
         let backup_method = field(&mut rest, "BACKUP METHOD")?.to_owned();
         let backup_from = match field(&mut rest, "BACKUP FROM")? {
             "primary" => BackupFrom::Primary,
@@ -91,6 +84,57 @@ impl BackupLabel {
             incremental_from,
         })
     }
+}
+
+/// Where recovery of a data directory begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecoveryStart {
+    /// The first record that it may replay.
+    pub redo_lsn: Lsn,
+    /// Where the record of its checkpoint is.
+    pub checkpoint_lsn: Lsn,
+    /// The timeline of both.
+    pub timeline: TimelineId,
+}
+
+impl RecoveryStart {
+    /// Reads the lines of a `backup_label` without which no server starts (`read_backup_label`,
+    /// src/backend/access/transam/xlogrecovery.c). Of the others `pg_rewind` writes only some, and the text that a caller chose
+    /// may be in any encoding.
+    ///
+    /// # Errors
+    ///
+    /// When they are missing, or not what the server writes.
+    pub fn of_label(contents: &[u8]) -> Result<Self> {
+        let text = String::from_utf8_lossy(contents);
+        let mut rest = &*text;
+        let (redo_lsn, wal_file) = start_location(&mut rest)?;
+        let checkpoint_lsn = checkpoint_location(&mut rest)?;
+        let timeline = wal_file.get(..8).and_then(name_word);
+        let timeline = timeline.filter(|&number| number > 0);
+        Ok(Self {
+            redo_lsn,
+            checkpoint_lsn,
+            timeline: timeline
+                .map(TimelineId::new)
+                .ok_or_else(|| invalid("START WAL LOCATION", wal_file))?,
+        })
+    }
+}
+
+/// Takes the first line off the front: a position, and the name of the segment that holds it.
+fn start_location<'a>(rest: &mut &'a str) -> Result<(Lsn, &'a str)> {
+    let start = field(rest, "START WAL LOCATION")?;
+    let (lsn, wal_file) = start
+        .strip_suffix(')')
+        .and_then(|start| start.split_once(" (file "))
+        .ok_or_else(|| invalid("START WAL LOCATION", start))?;
+    Ok((number("START WAL LOCATION", lsn)?, wal_file))
+}
+
+/// Takes the second line off the front.
+fn checkpoint_location(rest: &mut &str) -> Result<Lsn> {
+    number("CHECKPOINT LOCATION", field(rest, "CHECKPOINT LOCATION")?)
 }
 
 fn incremental_from(rest: &mut &str) -> Result<Option<IncrementalFrom>> {
@@ -286,6 +330,33 @@ mod tests {
             ("unknown origin", LABEL.replace("standby", "nowhere")),
         ] {
             assert!(BackupLabel::parse(&text).is_err(), "{what} was read");
+        }
+    }
+
+    #[test]
+    fn of_a_label_that_others_wrote_the_server_needs_two_lines() {
+        let start = RecoveryStart {
+            redo_lsn: Lsn::new(0xA0_0028),
+            checkpoint_lsn: Lsn::new(0xA0_0060),
+            timeline: TimelineId::new(1),
+        };
+        let read = |label: &[u8]| RecoveryStart::of_label(label);
+        assert_eq!(read(LABEL.as_bytes()), Ok(start));
+        // As `createBackupLabel` of pg_rewind has it.
+        let (rewound, _) = LABEL.split_once("LABEL: ").unwrap();
+        assert!(BackupLabel::parse(rewound).is_err());
+        assert_eq!(read(rewound.as_bytes()), Ok(start));
+        let (before, behind) = LABEL.split_once("nightly").unwrap();
+        let latin1 = [before.as_bytes(), b"n\xE4chtlich", behind.as_bytes()].concat();
+        assert_eq!(read(&latin1), Ok(start));
+        for wrong in [
+            String::new(),
+            LABEL.replace("file 00000001", "file 00000000"),
+            LABEL.replace("file 00000001", "file 0000000x"),
+            LABEL.replace("CHECKPOINT LOCATION: 0/A00060\n", ""),
+            LABEL.replace('\n', "\r\n"),
+        ] {
+            assert!(read(wrong.as_bytes()).is_err(), "{wrong} was read");
         }
     }
 

@@ -228,7 +228,8 @@ async fn a_listing_that_lacks_the_end_of_a_layer_is_made_again() {
     push_segment(&repository, 1, 1).await;
     let listed = archive::objects(&cluster).await.unwrap();
     push_segment(&repository, 1, 2).await;
-    for (last, requests) in [(1, 0), (2, 1)] {
+    // What is archived is listed, and what stands in for lost objects.
+    for (last, requests) in [(1, 0), (2, 2)] {
         let ends = (1..=last).map(|number| wal::segment(1, number));
         let before = store.operation_count();
         let found = archive.list_beside(listed.clone(), ends, std::iter::empty());
@@ -293,6 +294,81 @@ async fn rule_13_6_the_archive_does_not_end_before_what_stands_in_for_an_object(
         let failed = got.err().map(|error| error.kind());
         assert_eq!(failed, kind, "{number}");
     }
+    let archive = Archive::load(&wal::cluster_in(&repository)).await.unwrap();
+    let listed = archive.list(iter::empty()).await.unwrap();
+    let is_there = [1, 2, 3].map(|number| listed.holds(wal::segment(1, number)));
+    assert_eq!(is_there, [false, true, false]);
+    let file = ArchiveFile::Segment(wal::segment(1, 2));
+    assert!(archive.holds(&wal::file_name(1, 2)).await.unwrap());
+    archive.inspect(file).await.unwrap();
+    let files = archive.files().await.unwrap();
+    let files: Vec<ArchiveFile> = files.into_iter().map(|(file, _)| file).collect();
+    assert_eq!(files, [file]);
+    let target = wal::repository().await;
+    let copy = Archive::load(&wal::cluster_in(&target)).await.unwrap();
+    assert!(archive.copy_to(&copy, file).await.unwrap().is_some());
+    target.get(&key).await.unwrap();
+}
+
+/// Listings of several repositories are put together in the order of their keys.
+#[tokio::test]
+async fn what_stands_in_for_an_object_has_its_place_in_every_listing() {
+    let repository = wal::repository().await;
+    for number in 1..=4 {
+        push_segment(&repository, 1, number).await;
+    }
+    let key = format!("main/wal/00000001/{}", wal::file_name(1, 3));
+    let object = repository.get(&key).await.unwrap();
+    repository.delete(&key).await.unwrap();
+    let mended = format!("main/wal-mended/00000001/{}-1", wal::file_name(1, 3));
+    repository.create(&mended, object).await.unwrap();
+    let cluster = wal::cluster_in(&repository);
+    let archive = Archive::load(&cluster).await.unwrap();
+    let mut objects = archive::objects(&cluster).await.unwrap();
+    objects.sort_by(|one, other| one.key.cmp(&other.key));
+    let found = archive.list_beside(objects, iter::empty(), iter::empty());
+    let found = found.await.unwrap();
+    let runs = found.runs(TimelineId::new(1)).iter();
+    let runs: Vec<_> = runs.map(|run| run.first..=run.last).collect();
+    assert_eq!(runs, [1..=4]);
+}
+
+/// The end of the archive is not where nothing good is left of what was archived.
+#[tokio::test]
+async fn what_stands_in_for_a_lost_object_and_is_damaged_is_not_the_end() {
+    let repository = wal::repository().await;
+    push_segment(&repository, 1, 1).await;
+    let name = wal::file_name(1, 2);
+    let mended = format!("main/wal-mended/00000001/{name}-1");
+    repository.create(&mended, "damaged".into()).await.unwrap();
+    let scratch = tempfile::tempdir().unwrap();
+    let to = scratch.path().join("to");
+    let options = GetOptions::default();
+    let got = archive::get(&wal::cluster_in(&repository), &name, &to, &options).await;
+    assert_eq!(got.unwrap_err().kind(), Kind::Damaged);
+    let archive = Archive::load(&wal::cluster_in(&repository)).await.unwrap();
+    let file = ArchiveFile::Segment(wal::segment(1, 2));
+    let read = archive.inspect(file).await;
+    assert_eq!(read.unwrap_err().kind(), Kind::Damaged);
+}
+
+/// Of a timeline that has only begun there is nothing else.
+#[tokio::test]
+async fn a_history_that_stands_in_for_a_lost_one_is_known() {
+    let repository = wal::repository().await;
+    let key = "main/wal/00000002/00000002.history";
+    repository.create(key, "damaged".into()).await.unwrap();
+    push(&repository, "00000002.history", b"1\t0/3000000\treason\n").await;
+    repository.delete(key).await.unwrap();
+    let archive = Archive::load(&wal::cluster_in(&repository)).await.unwrap();
+    let timeline = TimelineId::new(2);
+    let mut listed = archive.list(iter::empty()).await.unwrap();
+    archive.read_histories(&mut listed).await.unwrap();
+    assert!(listed.has_history(timeline));
+    assert_eq!(listed.history_problem(timeline), None);
+    let histories = archive.histories().await.unwrap();
+    let histories = histories.into_iter().map(|(of, read)| (of, read.is_ok()));
+    assert_eq!(histories.collect::<Vec<_>>(), [(timeline, true)]);
 }
 
 /// Two servers were promoted out of one segment. No recovery reads such a file, and whoever pushes it is told what to do.

@@ -79,7 +79,7 @@ async fn a_later_segment_is_never_there_before_an_earlier_one() {
         jobs: 4,
         ..ALONE
     };
-    for nth in 0..12 {
+    for nth in 0..16 {
         let memory: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
         let direct = Repository::with_store(Arc::clone(&memory));
         wal::init(&direct).await;

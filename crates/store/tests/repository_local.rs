@@ -135,17 +135,32 @@ fn a_directory_whose_parent_may_be_entered_and_not_read_is_written() {
         created.unwrap();
         assert_eq!(repository.get("main/mark/a/000000").await.unwrap(), body);
     });
-    // The name of what it has made itself must not be lost.
+    // The name of what it has made itself must not be lost, however it was made, and whatever was there a moment ago.
     let_others(0o333);
+    let (like, deep) = (
+        std::fs::metadata(&there).unwrap(),
+        scratch.path().join("deep/er"),
+    );
     as_somebody(async {
-        let created = open(&new).create("main/cluster", body.clone()).await;
-        let error = created.unwrap_err();
-        assert_eq!(error.kind(), Kind::Repository, "{error}");
-        let parent = format!("\"{}\", in which it is,", scratch.path().display());
-        assert!(error.to_string().contains(&parent), "{error}");
-        assert_eq!(error.hint_text(), None, "{error}");
+        for root in [&new, &deep] {
+            let repository = open(root);
+            let created = [
+                repository.create("main/cluster", body.clone()).await,
+                repository.make_home("main", &like).await,
+                repository.create("main/cluster", body.clone()).await,
+            ];
+            for error in created.map(Result::unwrap_err) {
+                assert_eq!(error.kind(), Kind::Repository, "{error}");
+                let parent = format!("\"{}\", in which it was,", scratch.path().display());
+                assert!(error.to_string().contains(&parent), "{error}");
+                assert_eq!(error.hint_text(), None, "{error}");
+            }
+        }
     });
     let_others(0o700);
+    for name in ["new", "deep"] {
+        assert!(!scratch.path().join(name).exists(), "{name}");
+    }
 }
 
 /// Nor does anybody wait for the other end of a pipe.

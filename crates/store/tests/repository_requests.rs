@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test states what must hold")]
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use bytes::Bytes;
@@ -225,4 +226,42 @@ async fn an_object_whose_copy_fails_after_its_answer_had_begun_is_brought_back_a
     let repository = Repository::open(&recorded(&store)).unwrap();
     let error = repository.bring_back(&version("main/a")).await.unwrap_err();
     assert!(error.is_outage(), "{error}");
+}
+
+/// Parts of a key may have files of their own, and whoever renews them writes one after the other.
+#[tokio::test]
+async fn a_key_that_is_refused_while_its_files_are_renewed_is_not_the_last_one() {
+    let scratch = tempfile::tempdir().unwrap();
+    let token = scratch.path().join("token");
+    // The answer to a HEAD has no body.
+    for asks_for_size in [false, true] {
+        std::fs::write(&token, "old").unwrap();
+        let mode = std::fs::Permissions::from_mode(0o600);
+        std::fs::set_permissions(&token, mode).unwrap();
+        let late = token.clone();
+        let refusing = move |asked: &Asked| {
+            let is_new = asked.headers["x-amz-security-token"] == "new";
+            std::fs::write(&late, "new").unwrap();
+            let (status, code) = match is_new {
+                true => (404, "NoSuchKey"),
+                false => (403, "InvalidToken"),
+            };
+            Reply {
+                status,
+                body: format!("<Error><Code>{code}</Code></Error>").into_bytes(),
+                ..Reply::default()
+            }
+        };
+        let store = Recorder::start(refusing).unwrap();
+        let options = recorded(&store).with("session_token_file", token.to_str().unwrap());
+        let repository = Repository::open(&options).unwrap();
+        match asks_for_size {
+            true => assert_eq!(repository.size("main/a").await.unwrap(), None),
+            false => {
+                let error = repository.get("main/a").await.unwrap_err();
+                assert_eq!(error.kind(), Kind::NotFound, "{error}");
+            }
+        }
+        assert_eq!(store.asked().len(), 2);
+    }
 }

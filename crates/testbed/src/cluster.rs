@@ -35,7 +35,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 pub use self::background::Background;
 pub(crate) use self::builder::free_port;
-pub use self::builder::{Adoption, Builder, links_out_of};
+pub use self::builder::{Adoption, Builder};
 pub use self::checks::require_same_dump;
 pub use self::major::Major;
 pub use self::tracked::TrackedServer;

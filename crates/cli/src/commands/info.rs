@@ -7,6 +7,7 @@ use pgstrata_engine::expire::{self, StorageReport};
 use pgstrata_engine::info::{self, InfoOptions, InfoReport, LayerInfo, Status, TimelineInfo};
 use pgstrata_layer::plain::plain;
 use pgstrata_layer::verified::VerifiedRecord;
+use pgstrata_store::catalog::LEASE;
 use pgstrata_store::error::Result;
 
 use super::{Context, alarm_lines, label_or_all, not_looked_at_lines};
@@ -59,14 +60,16 @@ fn text(report: &InfoReport, details: bool) -> String {
         ));
     }
     for restore in &report.restores {
+        let last_sign = match restore.age_seconds < -LEASE.as_secs() {
+            true => "last sign of life dated ahead by a wrong clock".to_owned(),
+            false => format!("last sign of life {} ago", took(restore.age_seconds.max(0))),
+        };
         text.push_str(&format!(
-            "\nrestore:    {} to \"{}\" on \"{}\", begun at {}, last sign of life {} ago: expire keeps its layers and WAL for {} \
-             hours after that",
+            "\nrestore:    {} to \"{}\" on \"{}\", begun at {}, {last_sign}: expire keeps its layers and WAL for {} hours after that",
             restore.label,
             plain(&restore.directory),
             plain(&restore.host),
             time(restore.started_at),
-            took(restore.age_seconds.max(0)),
             restore.kept_seconds / 3600
         ));
     }

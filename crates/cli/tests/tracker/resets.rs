@@ -10,7 +10,16 @@ use serde_json::Value;
 
 use super::support::process::{document, signal, spawn, wait_until_open};
 use super::support::{PATIENCE, Stage, Store, text};
-use super::{fill_map, require_layer, streamed_as_backup};
+use super::{as_backup, fill_map, require_layer, streamed_as_backup};
+
+/// The role that takes backups, with what it needs beside the tracker.
+const ROLE: &str = "CREATE ROLE backup LOGIN REPLICATION IN ROLE pg_read_all_settings;
+     GRANT EXECUTE ON FUNCTION pg_backup_start(text, boolean), pg_backup_stop(boolean) TO backup";
+
+/// The tracker, with all that the role may ask it.
+const CREATE: &str = "CREATE EXTENSION pgstrata;
+     GRANT USAGE ON SCHEMA pgstrata TO backup;
+     GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA pgstrata TO backup";
 
 /// The block that is written past the server, and where it is.
 const BLOCK: usize = 3;
@@ -117,33 +126,100 @@ fn rule_4_12_a_reset_counts_whether_changes_are_tracked_or_not() {
     require_layer(&stage, "lsn");
 }
 
-/// Nobody can say then that it was not reset. The layer has no token, so that its child asks nothing.
+/// Nobody can say then that it was not reset. The layer has no token, so its child asks where the WAL was at the last reset.
 #[test]
-fn who_cannot_ask_the_tracker_any_more_compares_once() {
+fn who_cannot_ask_about_a_token_any_more_compares_once() {
     let server = TrackedServer::copy(Major::V18).unwrap();
     let builder = server.builder().checksums(true).conf("autovacuum", "off");
     let stage = Stage::silent(builder, Store::Directory);
     let sql = |script: &str| stage.cluster.sql("postgres", script).unwrap();
-    sql(
-        "CREATE ROLE backup LOGIN REPLICATION IN ROLE pg_read_all_settings;
-         GRANT EXECUTE ON FUNCTION pg_backup_start(text, boolean), pg_backup_stop(boolean) TO backup",
-    );
-    let create = "CREATE EXTENSION pgstrata;
-         GRANT USAGE ON SCHEMA pgstrata TO backup;
-         GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA pgstrata TO backup";
+    sql(ROLE);
     let require = |sources: &[&str]| {
         for source in sources {
             let (used, said) = streamed_as_backup(&stage);
             assert_eq!(used, *source, "{said:#?}");
         }
     };
-    sql(create);
+    sql(CREATE);
     require(&["everything", "tracker"]);
     sql("DROP EXTENSION pgstrata");
     require(&["digest", "lsn"]);
-    sql(create);
+    sql(CREATE);
     require(&["lsn", "tracker"]);
     // A token is made, and nobody may ask about it: then it is as good as none.
     sql("REVOKE EXECUTE ON FUNCTION pgstrata.token_status(text) FROM backup");
     require(&["digest", "lsn", "lsn"]);
+}
+
+/// What keeps the role from asking the tracker, what lets it ask again, and what a backup advises meanwhile. The extension is in
+/// another database, for which a backup needs a third connection.
+const SHUT_OUT: [[&str; 3]; 2] = [
+    [
+        "REVOKE ALL ON ALL FUNCTIONS IN SCHEMA pgstrata FROM backup",
+        "GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA pgstrata TO backup",
+        "tracker install-check",
+    ],
+    [
+        "ALTER ROLE backup CONNECTION LIMIT 2",
+        "ALTER ROLE backup CONNECTION LIMIT -1",
+        "connection limit",
+    ],
+];
+
+/// A layer by the role, whose connections from before have ended, and the log. Changes are found so.
+fn made_by_role(stage: &Stage, source: &str) -> (Value, String) {
+    let none = "SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE usename = 'backup')";
+    stage.cluster.wait_for("postgres", none, PATIENCE).unwrap();
+    let output = as_backup(stage, &[]);
+    let log = String::from_utf8_lossy(&output.stderr).into_owned();
+    let layer = stage.require_backup(&output);
+    assert_eq!(text(&layer, "/change_source/used"), source, "{log}");
+    (layer, log)
+}
+
+/// No layer has a token then.
+#[test]
+fn a_reset_is_not_forgotten_while_nobody_can_ask_the_tracker() {
+    let server = TrackedServer::copy(Major::V18).unwrap();
+    let builder = server.builder().checksums(true).conf("autovacuum", "off");
+    let stage = Stage::silent(builder, Store::Directory);
+    let sql = |database: &str, script: &str| stage.cluster.sql(database, script).unwrap();
+    sql("postgres", ROLE);
+    sql("postgres", "CREATE DATABASE ops");
+    sql("ops", CREATE);
+    sql(
+        "postgres",
+        "CREATE TABLE t AS SELECT g, repeat('x', 500) AS t FROM generate_series(1, 200) g",
+    );
+    sql("postgres", "CHECKPOINT");
+    let file = sql("postgres", "SELECT pg_relation_filepath('t')");
+    let path = stage.cluster.pgdata().join(&file);
+    let older = page_of(&path);
+    let update = format!("UPDATE t SET t = 'y' WHERE ctid = '({BLOCK},1)'");
+    sql("postgres", &update);
+    sql("postgres", "CHECKPOINT");
+    // Either has an LSN from before all layers.
+    let pages = [older, page_of(&path)];
+    assert!(pages[0] != pages[1], "the server has not written it");
+    for source in ["everything", "tracker"] {
+        made_by_role(&stage, source);
+    }
+    for (page, [shut, open, advice]) in pages.iter().zip(SHUT_OUT) {
+        sql("ops", shut);
+        made_by_role(&stage, "digest");
+        let (_, log) = made_by_role(&stage, "digest");
+        let mut lines = log.lines();
+        let advised = |line: &str| line.contains("each backup compares") && line.contains(advice);
+        assert!(lines.any(advised), "{shut}: {log}");
+        let written = OpenOptions::new().write(true).open(&path).unwrap();
+        written.write_all_at(page, OFFSET).unwrap();
+        sql("ops", "SELECT pgstrata.reset()");
+        let (layer, _) = made_by_role(&stage, "digest");
+        let held = page_in_layer(&stage, text(&layer, "/label"), &file);
+        assert!(held == *page, "{shut}: it is not the disk's");
+        sql("ops", open);
+        for source in ["lsn", "tracker"] {
+            made_by_role(&stage, source);
+        }
+    }
 }

@@ -326,7 +326,9 @@ impl Backup<'_> {
             databases: &databases,
         };
         let securing = self.secure_wal(&ready.session, wal, following);
-        let (wal_segments_stored, warning) = self.abort.guard(securing).await?;
+        let securing = self.abort.guard(securing);
+        let (wal_segments_stored, warning) =
+            unless_promoted(&ready.session, &self.abort, securing).await?;
         let warnings = warning.into_iter().chain(self.doubts().await);
         copied.warnings.extend(warnings);
         self.stopwatch.end("wal");
@@ -449,6 +451,7 @@ impl Backup<'_> {
         let beside = past::beside(ready, self.catalog, now.timeline).await;
         self.stopwatch.end("changes");
         let found = ready.scan().await?;
+        let missing = start.databases.missing_in_list().await?;
         self.stopwatch.end("list");
         self.progress.set_total(found.size_bytes);
         let Scan {
@@ -460,6 +463,7 @@ impl Backup<'_> {
         let sample = audit::sample_for(&source.changes, self.sample);
         let work = self.work(ready, start_lsn, source.changes.clone(), sample);
         let mut stored = pipeline::store(work, self.chain.clone(), files).await?;
+        stored.assembled.missing.extend(missing);
         let audit = match sample {
             Some(sample) => {
                 let audit = Audit {

@@ -15,7 +15,7 @@ use super::decide::prepare::Ready;
 use super::options::BackupOptions;
 use crate::server::{Primary, Session};
 
-/// How often a standby is asked whether it is one still, while it is copied.
+/// How often a standby is asked whether it is one still, while it is backed up.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// How long a promotion may take from where it writes its timeline into the control file to where it ends: there
@@ -66,15 +66,16 @@ fn promoted() -> Error {
     Error::new(Kind::Refused, what).hint("start the backup again")
 }
 
-/// Copies, and ends the backup as soon as the standby that is copied has been promoted: that may take hours yet, and keep WAL.
+/// Does a part of a backup, and ends the backup as soon as its standby has been promoted: a copy may take hours yet, and keep WAL,
+/// and the last segment of the old timeline is waited for in vain.
 pub(super) async fn unless_promoted<T>(
     session: &Session,
     abort: &Abort,
-    copying: impl Future<Output = T>,
+    part: impl Future<Output = T>,
 ) -> T {
     tokio::select! {
         // It sees the abort by itself, and is to be waited for.
-        copied = copying => copied,
+        done = part => done,
         never = end_when_promoted(session, abort) => match never {},
     }
 }

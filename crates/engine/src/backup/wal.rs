@@ -29,7 +29,7 @@ use tokio::time::Instant;
 use super::abort::Abort;
 use super::decide::prepare::history;
 use super::options::WalMode;
-use super::standby::{require_one_timeline, why_left};
+use super::standby::{require_not_promoted, require_one_timeline, why_left};
 use crate::server::archiver::{self, Archiving, TAKEN_WITHIN};
 use crate::server::control::control_of;
 use crate::server::session::Archiver;
@@ -156,39 +156,36 @@ async fn decide(mode: WalMode, session: &Session, route: WalRoute<'_>) -> Result
             unknown: Vec::new(),
         })
     };
-    match mode {
-        WalMode::Stream => choice(true, "asked for".to_owned()),
-        WalMode::Archive if facts.archives() => choice(false, "asked for".to_owned()),
-        WalMode::Archive => Err(does_not_archive(facts)),
-        WalMode::Auto if !facts.archives() => {
-            choice(true, "the server does not archive".to_owned())
+    let archiving = match mode {
+        WalMode::Stream => return choice(true, "asked for".to_owned()),
+        _ if facts.archives() => route.archiving(session, TAKEN_WITHIN).await?,
+        WalMode::Archive => return Err(does_not_archive(facts)),
+        WalMode::Auto => return choice(true, "the server does not archive".to_owned()),
+    };
+    if let Some(other) = &archiving.other_cluster
+        && archiving.is_ours()
+    {
+        return Err(archives_as(other, &archiving, route.cluster.name.as_str()));
+    }
+    if mode == WalMode::Archive {
+        return choice(false, "asked for".to_owned());
+    }
+    match (archiving.doubt(), &archiving.archiver.archived) {
+        (None, Some((file, _))) => choice(
+            false,
+            format!("the server archives to this repository, {file} arrived"),
+        ),
+        _ if !facts.may_replicate && archiving.is_elsewhere() => {
+            Err(cannot_get_wal(facts, &archiving))
         }
-        WalMode::Auto => {
-            let archiving = route.archiving(session, TAKEN_WITHIN).await?;
-            if let Some(other) = &archiving.other_cluster
-                && archiving.is_ours()
-                && !archiving.names_another
-            {
-                return Err(archives_as(other, route.cluster.name.as_str()));
-            }
-            match (archiving.doubt(), &archiving.archiver.archived) {
-                (None, Some((file, _))) => choice(
-                    false,
-                    format!("the server archives to this repository, {file} arrived"),
-                ),
-                _ if !facts.may_replicate && archiving.is_elsewhere() => {
-                    Err(cannot_get_wal(facts, &archiving))
-                }
-                (Some(doubt), _) if !facts.may_replicate => choice(
-                    false,
-                    format!(
-                        "role \"{}\" may not create a replication slot, although {doubt}",
-                        facts.role
-                    ),
-                ),
-                (doubt, _) => choice(true, doubt.unwrap_or_default()),
-            }
-        }
+        (Some(doubt), _) if !facts.may_replicate => choice(
+            false,
+            format!(
+                "role \"{}\" may not create a replication slot, although {doubt}",
+                facts.role
+            ),
+        ),
+        (doubt, _) => choice(true, doubt.unwrap_or_default()),
     }
 }
 
@@ -206,13 +203,20 @@ fn cannot_get_wal(facts: &ServerFacts, archiving: &Archiving) -> Error {
 }
 
 /// A schedule that was left behind when a copy of a server got a name of its own: the WAL of its backups would take the names
-/// that the original needs.
-fn archives_as(other: &str, cluster: &str) -> Error {
+/// that the original needs. Whether the copy got a repository of its own as well makes no difference to that.
+fn archives_as(other: &str, archiving: &Archiving, cluster: &str) -> Error {
+    let (place, also) = match archiving.names_another {
+        true => (
+            " of another repository",
+            " and --repo as archive_command does",
+        ),
+        false => ("", ""),
+    };
     let what = format!(
-        "the server archives as cluster \"{other}\", and this backup would be one of cluster \"{cluster}\""
+        "the server archives as cluster \"{other}\"{place}, and this backup would be one of cluster \"{cluster}\""
     );
     Error::new(Kind::Refused, what).hint(format!(
-        "say --cluster {other}, or write cluster = \"{other}\" into the configuration file that the schedule uses; or name \"{cluster}\" in \
+        "say --cluster {other}{also}, or write that into the configuration file that the schedule uses; or name \"{cluster}\" in \
          archive_command; with --wal stream the backup brings its own WAL into \"{cluster}\" all the same"
     ))
 }
@@ -465,6 +469,7 @@ impl ServerArchive {
             }
             match missing.first() {
                 Some(first) if is_over => {
+                    require_not_promoted(session).await?;
                     let late = archive::never_arrived(first, missing.len(), timeout);
                     let what = format!("{late}, and pg_wal has no finished one");
                     let advice = format!("{why}; or use --wal stream");
@@ -666,6 +671,7 @@ impl Stream {
                     archive.require_not_left(session, next).await?;
                 }
                 if Instant::now() >= end.deadline {
+                    require_not_promoted(session).await?;
                     let name = next.file_name(size);
                     return Err(Error::new(Kind::WalMissing, format!("WAL segment {name} was not finished in time"))
                         .hint("on a standby the primary must finish it: say with --primary how to reach it, or run SELECT pg_switch_wal() there, or set archive_timeout"));

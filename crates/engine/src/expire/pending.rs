@@ -4,6 +4,7 @@
 //! away: what it names goes when this run decides so too, by the rules, pins, restores, locks and chains that it sees.
 //! When this run would keep any of it, nothing is removed at all: either other rules hold elsewhere, or somebody lies.
 
+use pgstrata_layer::retention::MergeStep;
 use pgstrata_store::catalog::PendingRemoval;
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind, Result};
@@ -94,6 +95,23 @@ async fn judge_wal(
         )
     });
     Ok((u64::try_from(found.len()).unwrap_or(u64::MAX), stays))
+}
+
+/// Whether a merge would be refused because one of these names WAL of what is to be merged, and is not complete: no layer is made
+/// that starts in WAL which is going away.
+pub(super) async fn holds_up(
+    cluster: &ClusterRepository,
+    scene: &Scene,
+    step: &MergeStep,
+) -> Result<bool> {
+    let start = scene.catalog.layers[step.newest].manifest.start_lsn;
+    for pending in &scene.pending {
+        let names_it = pending.wal.as_ref().is_some_and(|wal| start < wal.before);
+        if names_it && !pending.is_complete(cluster).await? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// The error of a run that would keep what one of these names.

@@ -545,18 +545,6 @@ impl Scene {
         said.collect()
     }
 
-    /// What is to be said about pinned layers that are not there any more.
-    pub(super) fn about_gone_pins(&self) -> Vec<String> {
-        let gone = self.marks.pins_of_gone(&self.catalog, self.rules_at);
-        let said = gone.map(|label| {
-            format!(
-                "layer {label} is pinned and not there any more, though no expiry has removed it: its pin holds nothing, neither what it \
-                 stood on nor its WAL; bring it back with \"pgstrata rescue\" or from a copy of the repository"
-            )
-        });
-        said.collect()
-    }
-
     /// What is to be said about copies that were interrupted, and that somebody may complete.
     pub(super) fn about_copies(&self) -> Vec<String> {
         let unfinished = self.catalog.unfinished.iter();

@@ -211,8 +211,10 @@ pub(crate) fn judge(facts: &Facts<'_>) -> Vec<Alarm> {
             "layer {label} is pinned and not there any more, though no expiry has removed it"
         ),
         lost: Some(label.to_string()),
-        to_do: "bring it back with \"pgstrata rescue\" or from a copy of the repository; the next expiry forgets the pin"
-            .to_owned(),
+        to_do: format!(
+            "bring it back with \"pgstrata rescue\" or from a copy of the repository; nothing is removed before, or until \
+             \"pgstrata unpin {label}\" gives it up"
+        ),
     }));
     match facts.archived {
         Ok(archived) => alarms.extend(of_archive(facts, archived)),

@@ -357,8 +357,7 @@ impl Restore {
         self.done.notes.extend(settled.notes);
         writer.list_settled()?;
         self.write_label_and_map(claimed, &writer, layout)?;
-        wal.in_place(self.plan.major, manifest.start_lsn)
-            .make_way(&claimed.roots[0].path)?;
+        let gone = self.make_way(claimed, &writer, &wal)?;
         self.write_settings(claimed, &writer, settled.targets)?;
         self.note_archiving(claimed);
         let mode = if writer.group_access() { 0o750 } else { 0o700 };
@@ -378,10 +377,30 @@ impl Restore {
         self.prepare_control(claimed, &writer)?;
         self.done.written_bytes += writer.written_bytes();
         self.done.direct_bytes += writer.direct_bytes();
-        writer.finish(WalRange {
+        let range = WalRange {
             timeline: manifest.timeline,
             start: manifest.start_lsn,
             end: manifest.stop_lsn,
+        };
+        writer.finish(range, &gone)
+    }
+
+    /// Looks what recovery makes out of the WAL that lies in `pg_wal`, and removes what would be in its way; answers which files
+    /// that were.
+    fn make_way(
+        &self,
+        claimed: &Claimed,
+        writer: &Writer<'_>,
+        wal: &WalBeside,
+    ) -> Result<BTreeSet<String>> {
+        let PlanInner { major, layout, .. } = &self.plan;
+        let start_lsn = self.plan.chain[0].manifest.start_lsn;
+        let in_place = wal.in_place(*major, start_lsn);
+        let to_come = in_place.to_come(&claimed.roots[0].path)?;
+        to_come.require_fit(*major, &layout.tablespaces, &[])?;
+        to_come.remove_main_forks(*major, |directory| match writer.locate(directory) {
+            Some((root, below)) => beneath::directory(&claimed.roots[root].dir, Path::new(below)),
+            None => Err(io::ErrorKind::NotFound.into()),
         })
     }
 

@@ -6,6 +6,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use pgstrata_layer::keys::ClusterName;
 use pgstrata_store::archive::Archive;
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Kind, Result};
@@ -19,6 +20,12 @@ pub(crate) const TAKEN_WITHIN: Duration = Duration::from_secs(60);
 
 /// How a command names a cluster.
 const CLUSTER: [&str; 2] = ["--cluster", "PGSTRATA_CLUSTER"];
+
+/// How a command names a repository.
+const REPOSITORY: [&str; 2] = ["--repo", "PGSTRATA_REPO"];
+
+/// Where a shell ends a word, though no space comes.
+const ENDS: [char; 10] = [';', '&', '|', '(', ')', '<', '>', '`', '\'', '"'];
 
 /// How a server archives, seen from one repository.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -176,10 +183,13 @@ pub(crate) fn is_for_another(command: &str, cluster: &str) -> bool {
     keeps_nothing(command) || other_cluster(command, cluster).is_some()
 }
 
-/// The cluster that a command names, when that is not this one. What a shell would put in its place is not known.
+/// The cluster that a command names, when that is not this one. What a shell would put in its place is not known, and a command
+/// may push to several.
 fn other_cluster<'a>(command: &'a str, cluster: &str) -> Option<&'a str> {
-    let name = told(command, CLUSTER)?.trim_matches(['\'', '"']);
-    (name != cluster && !name.contains('$')).then_some(name)
+    let told = told(command, CLUSTER);
+    let is_known = told.iter().all(|name| ClusterName::parse(name).is_some());
+    let is_other = is_known && !told.contains(&cluster);
+    told.first().copied().filter(|_| is_other)
 }
 
 /// Whether it says of every file that it is archived, which PostgreSQL's manual names as a way to archive nothing (20.5.3).
@@ -189,35 +199,60 @@ fn keeps_nothing(command: &str) -> bool {
     ["true", ":", "exit 0"].contains(&program)
 }
 
-/// Whether a command with `--repo URL` names the repository at `url`, or another one. One that names it by other means, or
+/// Whether a command with `--repo URL` names the repository at `url`, or none but others. One that names it by other means, or
 /// by a name in a configuration file, says nothing.
 fn names_same(command: &str, url: &str) -> Option<bool> {
-    let told = told(command, ["--repo", "PGSTRATA_REPO"])?;
-    let bare = |url: &str| {
-        let url = url.trim_matches(['\'', '"']);
+    let path = |url: &str| {
         let path = url.strip_prefix("file://").unwrap_or(url);
         path.trim_end_matches('/').to_owned()
     };
-    let is_url = told.contains("://") || told.trim_matches(['\'', '"']).starts_with('/');
-    is_url.then(|| bare(told) == bare(url))
+    let is_same = |told: &str| {
+        let is_url = told.contains("://") || told.starts_with('/');
+        // What a shell would put there is not known.
+        let is_known = is_url && !told.contains('$');
+        is_known.then(|| path(told) == path(url))
+    };
+    let told = told(command, REPOSITORY).into_iter();
+    let same: Vec<Option<bool>> = told.map(is_same).collect();
+    if same.contains(&Some(true)) {
+        return Some(true);
+    }
+    let is_known = !same.is_empty() && !same.contains(&None);
+    is_known.then_some(false)
 }
 
-/// Whether a command names the cluster. One that is named in a configuration file is not known.
+/// Whether a command names the cluster, and no other. One that is named in a configuration file is not known.
 fn names_cluster(command: &str, name: &str) -> bool {
     let told = told(command, CLUSTER);
-    told.is_some_and(|told| told.trim_matches(['\'', '"']) == name)
+    !told.is_empty() && told.iter().all(|told| *told == name)
 }
 
-/// What the words of a command say by that option, or by that variable.
-fn told<'a>(command: &'a str, [option, variable]: [&str; 2]) -> Option<&'a str> {
-    let words: Vec<&str> = command.split_whitespace().collect();
-    let at = words.iter().position(|word| *word == option);
-    let after = at.and_then(|at| words.get(at + 1).copied());
-    let mut joined = words.iter().filter_map(|word| {
-        let (name, told) = word.split_once('=')?;
-        [option, variable].contains(&name).then_some(told)
-    });
-    after.or_else(|| joined.next())
+/// What the words of a command say by that option, or by that variable, each time that they do.
+fn told<'a>(command: &'a str, [option, variable]: [&str; 2]) -> Vec<&'a str> {
+    let mut told = Vec::new();
+    let mut before = "";
+    for word in command.split_whitespace() {
+        let joined = word.split_once('=').filter(|(name, _)| {
+            let name = name.rsplit(ENDS).next().unwrap_or_default();
+            name == option || name == variable
+        });
+        match joined {
+            Some((_, value)) => told.push(bare(value)),
+            None if before == option => told.push(bare(word)),
+            None => {}
+        }
+        before = word;
+    }
+    told
+}
+
+/// A word as a shell reads it, without quotes and up to its end. Nothing of one that goes on behind a space.
+fn bare(word: &str) -> &str {
+    let mut quotes = ['\'', '"'].into_iter();
+    match quotes.find(|quote| word.starts_with(*quote)) {
+        Some(quote) => word[1..].split_once(quote).map_or("", |(told, _)| told),
+        None => word.split(ENDS).next().unwrap_or_default(),
+    }
 }
 
 #[cfg(test)]
@@ -262,6 +297,38 @@ mod tests {
         ] {
             assert_eq!(other_cluster(same, "other"), None, "{same}");
         }
+        for main in [
+            "export PGSTRATA_CLUSTER=main; pgstrata archive-push %p",
+            "sh -c 'PGSTRATA_CLUSTER=main pgstrata archive-push %p'",
+            "pgstrata archive-push %p --cluster main||exit 255",
+            "pgstrata archive-push %p --cluster main;",
+            "(pgstrata archive-push %p --cluster main)",
+            "test -z \"`pgstrata archive-push %p --cluster=main`\"",
+        ] {
+            assert_eq!(other_cluster(main, "main"), None, "{main}");
+            assert_eq!(other_cluster(main, "dr"), Some("main"), "{main}");
+            assert!(names_cluster(main, "main"), "{main}");
+        }
+    }
+
+    #[test]
+    fn a_command_that_pushes_twice_is_for_both_clusters() {
+        let push = "pgstrata --repo /near --cluster main archive-push %p";
+        let both = format!("{push} && pgstrata --repo /far --cluster dr archive-push %p");
+        for this in ["main", "dr"] {
+            assert_eq!(other_cluster(&both, this), None, "{this}");
+            assert!(!names_cluster(&both, this), "{this}");
+        }
+        assert_eq!(other_cluster(&both, "other"), Some("main"));
+        for url in ["file:///near", "file:///far"] {
+            assert_eq!(names_same(&both, url), Some(true), "{url}");
+        }
+        assert_eq!(names_same(&both, "file:///other"), Some(false));
+        // Either may be meant by what the shell puts in.
+        let open =
+            format!("{push} && pgstrata --repo \"$FAR\" --cluster \"$NAME\" archive-push %p");
+        assert_eq!(other_cluster(&open, "dr"), None);
+        assert_eq!(names_same(&open, "file:///far"), None);
     }
 
     #[test]
@@ -271,6 +338,7 @@ mod tests {
             "pgstrata --repo file:///backup --cluster main archive-push %p",
             "pgstrata --repo=/backup/ archive-push %p",
             "PGSTRATA_REPO='file:///backup' pgstrata archive-push %p",
+            "export PGSTRATA_REPO=/backup; pgstrata archive-push %p",
         ] {
             assert_eq!(names_same(same, url), Some(true), "{same}");
         }
@@ -278,6 +346,8 @@ mod tests {
             "pgstrata --repo near archive-push %p",
             "pgstrata archive-push %p",
             "pgstrata archive-push %p --repo",
+            "pgstrata --repo '/my backup' archive-push %p",
+            "pgstrata --repo /backup/$HOST archive-push %p",
         ] {
             assert_eq!(names_same(unknown, url), None, "{unknown}");
         }

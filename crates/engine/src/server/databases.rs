@@ -7,14 +7,18 @@
 //!
 //! Which directories were copied, only the WAL tells (`backup/repeated.rs`). Here is found whether it has to be asked, and
 //! which directories were there all the while. One whose files are being removed still looks as it did; its database is locked
-//! until that is done. Files alone go with tables, and tell of a directory only when its database has left it.
+//! until that is done. Files alone go with tables, and tell of a directory only when its database has left it. But a directory that
+//! lost one is no good source of a copy: the table was there when the database was copied, and is not in the layer. The file goes
+//! late: PostgreSQL empties it, and removes it after the next checkpoint (`mdunlinkfork`, `src/backend/storage/smgr/md.c`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use pgstrata_pgdata::relation::Oid;
+use pgstrata_pgdata::exclude::UnloggedRelations;
+use pgstrata_pgdata::relation::{Oid, PathKind};
 use pgstrata_pgdata::{DatabaseDirectory, Major};
 use pgstrata_store::blocking::blocking;
 use pgstrata_store::error::{FileContext, Result};
@@ -44,6 +48,8 @@ pub(crate) struct DatabaseWatch {
     settled: DatabaseList,
     /// When the backup had started.
     started: DatabaseList,
+    /// The relations' files that had contents at either time: the names in a directory, one a line. Those of 300,000 files take 3 MB.
+    filled: Vec<(DatabaseDirectory, String)>,
 }
 
 /// What became of directories of databases under a backup.
@@ -68,6 +74,7 @@ impl DatabaseWatch {
     pub(crate) async fn begin(session: &Session, data_directory: &Path) -> Result<Self> {
         let major = session.facts().major;
         let mut settled = listing(data_directory, major).await?;
+        let filled = filled(data_directory, major, &settled).await?;
         let rows = session.databases().await?;
         settled.retain(|place, _| rows.contains(&(place.database.0, place.tablespace.0)));
         Ok(Self {
@@ -75,6 +82,7 @@ impl DatabaseWatch {
             data_directory: data_directory.to_owned(),
             settled,
             started: DatabaseList::new(),
+            filled,
         })
     }
 
@@ -84,10 +92,22 @@ impl DatabaseWatch {
     /// When a directory cannot be read.
     pub(crate) async fn start(&mut self) -> Result<()> {
         self.started = listing(&self.data_directory, self.major).await?;
+        let filled = filled(&self.data_directory, self.major, &self.started).await?;
+        self.filled.extend(filled);
         Ok(())
     }
 
-    /// Everything was read but the files at the paths `missing`, which had been listed and were not there any more.
+    /// The files of which the list that the backup goes by has no contents any more. To be asked when it was made.
+    ///
+    /// # Errors
+    /// When a file cannot be looked at.
+    pub(crate) async fn missing_in_list(&self) -> Result<BTreeSet<String>> {
+        let (root, major) = (self.data_directory.clone(), self.major);
+        let filled = self.filled.clone();
+        blocking(move || emptied_since(&root, major, &filled)).await
+    }
+
+    /// Everything was read but the files at the paths `missing`, which had been listed, and were not there any more or empty.
     ///
     /// # Errors
     /// When a directory cannot be read, or the server does not answer.
@@ -156,6 +176,64 @@ impl DatabaseWatch {
         }
         namesakes
     }
+}
+
+/// The relations' files with contents in these directories.
+async fn filled(
+    data_directory: &Path,
+    major: Major,
+    directories: &DatabaseList,
+) -> Result<Vec<(DatabaseDirectory, String)>> {
+    let root = data_directory.to_owned();
+    let places: Vec<DatabaseDirectory> = directories.keys().copied().collect();
+    blocking(move || {
+        let mut found = Vec::new();
+        for place in places {
+            found.push((place, filled_in(&root, &place.path(major))?));
+        }
+        Ok(found)
+    })
+    .await
+}
+
+/// Their names in one directory, one a line. Of an unlogged relation a copy needs the init fork alone.
+fn filled_in(root: &Path, directory: &str) -> Result<String> {
+    let full = root.join(directory);
+    let all = names(&full)?.unwrap_or_default();
+    let unlogged = UnloggedRelations::among(all.iter().map(|name| name.as_bytes()));
+    let mut found = String::new();
+    for name in all.iter().filter_map(|name| name.to_str()) {
+        let kind = PathKind::of(format!("{directory}/{name}"));
+        let is_kept = matches!(kind, PathKind::RelSegment(_)) && !unlogged.omits(name);
+        if is_kept && has_contents(&full.join(name))? {
+            found.push_str(name);
+            found.push('\n');
+        }
+    }
+    Ok(found)
+}
+
+/// Which of them are gone or empty by now.
+fn emptied_since(
+    root: &Path,
+    major: Major,
+    filled: &[(DatabaseDirectory, String)],
+) -> Result<BTreeSet<String>> {
+    let mut emptied = BTreeSet::new();
+    for (place, names) in filled {
+        let directory = place.path(major);
+        for path in names.lines().map(|name| format!("{directory}/{name}")) {
+            if !has_contents(&root.join(&path))? {
+                emptied.insert(path);
+            }
+        }
+    }
+    Ok(emptied)
+}
+
+fn has_contents(path: &Path) -> Result<bool> {
+    let found = gone(fs::metadata(path)).context(|| look(path))?;
+    Ok(found.is_some_and(|metadata| metadata.len() > 0))
 }
 
 /// Whether a directory is still the one that was seen.
@@ -262,6 +340,7 @@ mod tests {
             data_directory: PathBuf::new(),
             settled: listing(&settled),
             started: listing(&started),
+            filled: Vec::new(),
         }
     }
 
@@ -363,6 +442,33 @@ mod tests {
         let mut moved = watch.settled.clone();
         moved.extend(listing(&[(place(Oid::DEFAULT_TABLESPACE, 5), 11)]));
         assert!(came(&moved));
+    }
+
+    #[test]
+    fn files_that_lose_their_contents_before_the_list_are_told() {
+        let root = tempfile::tempdir().unwrap();
+        let directory = root.path().join("base/5");
+        fs::create_dir_all(&directory).unwrap();
+        let write = |name: &str, contents: &str| {
+            fs::write(directory.join(name), contents).unwrap();
+        };
+        let kept = ["16384", "16385", "16385_vm", "16386", "16390_init"];
+        let others = ["16390", "t3_16391", "pg_filenode.map"];
+        for name in kept.into_iter().chain(others) {
+            write(name, "a page");
+        }
+        write("16387", "");
+        let names = filled_in(root.path(), "base/5").unwrap();
+        let listed: BTreeSet<&str> = names.lines().collect();
+        assert_eq!(listed, BTreeSet::from(kept));
+        let filled = [(place(Oid::DEFAULT_TABLESPACE, 5), names)];
+        let emptied = || emptied_since(root.path(), Major::V15, &filled).unwrap();
+        assert!(emptied().is_empty());
+        write("16384", "");
+        write("16386", "a page more");
+        fs::remove_file(directory.join("16385_vm")).unwrap();
+        let expected = ["base/5/16384", "base/5/16385_vm"];
+        assert_eq!(emptied(), BTreeSet::from(expected.map(str::to_owned)));
     }
 
     #[test]

@@ -3,11 +3,13 @@
 use std::sync::Arc;
 
 use pgstrata_layer::entry::{EntryKind, FileEntry};
+use pgstrata_layer::label::Label;
 use pgstrata_layer::overlay::{FilePlan, PathMerge, chain_of, plan_file};
 use pgstrata_store::blocking::blocking;
 use pgstrata_store::catalog::{Catalog, Layer};
 use pgstrata_store::error::{Error, Result};
 
+use super::outage::{outlast, require_reachable};
 use super::{FindingKind, Verifier};
 use crate::frames::Chain;
 
@@ -28,28 +30,26 @@ impl Verifier {
                 return Ok(());
             }
         };
-        let chain = Chain::new(&self.cluster, chain);
-        let progress = self.progress.clone();
-        let complaints = blocking(move || {
-            let mut complaints = Vec::new();
-            for merged in PathMerge::new(chain.entries()) {
-                match merged.and_then(|entries: Vec<Option<FileEntry>>| check_file(&entries)) {
-                    Ok(()) => {}
-                    Err(error) => complaints.push(error),
-                }
-                if progress.is_cancelled() || complaints.len() >= MOST_COMPLAINTS {
-                    break;
-                }
+        if let Some((of, index)) = self.withheld_index(&chain) {
+            // Of its own one it was said when that was read.
+            if of != label {
+                let what = format!("a restore needs \"{index}\", which is not given out");
+                let kind = FindingKind::Unreadable;
+                self.findings.add(kind, label, key, what);
             }
-            Ok(complaints)
-        })
-        .await?;
+            return Ok(());
+        }
+        let chain = Chain::new(&self.cluster, chain);
+        let complaints = match outlast(&self.cluster, || self.complaints(&chain)).await {
+            Ok(complaints) => complaints,
+            Err(error) => vec![error],
+        };
         self.check_interrupted()?;
         for error in complaints {
             let kind = match FindingKind::of(&error) {
                 None => return Err(error),
                 Some(FindingKind::Unreadable) => {
-                    self.require_reachable().await?;
+                    require_reachable(&self.cluster).await?;
                     FindingKind::Unreadable
                 }
                 Some(FindingKind::Unsupported) => FindingKind::Unsupported,
@@ -59,6 +59,37 @@ impl Verifier {
                 .add(kind, label, key.clone(), error.to_string());
         }
         Ok(())
+    }
+
+    /// The first part of an index of the chain that the store does not give out, and whose it is.
+    fn withheld_index<'c>(&self, chain: &'c [Arc<Layer>]) -> Option<(&'c Label, String)> {
+        chain.iter().find_map(|layer| {
+            let label = &layer.label;
+            let parts = u32::try_from(layer.manifest.index.len()).expect("a manifest is small");
+            let mut keys = (0..parts).map(|part| self.cluster.name.index_key(label, part));
+            let withheld = keys.find(|key| self.is_withheld(key))?;
+            Some((label, withheld))
+        })
+    }
+
+    /// What is wrong with the plans of files. An outage ends the look.
+    async fn complaints(&self, chain: &Chain) -> Result<Vec<Error>> {
+        let (chain, progress) = (chain.clone(), self.progress.clone());
+        let look = move || {
+            let mut complaints = Vec::new();
+            for merged in PathMerge::new(chain.entries()) {
+                match merged.and_then(|entries: Vec<Option<FileEntry>>| check_file(&entries)) {
+                    Ok(()) => {}
+                    Err(error) if error.is_outage() => return Err(error),
+                    Err(error) => complaints.push(error),
+                }
+                if progress.is_cancelled() || complaints.len() >= MOST_COMPLAINTS {
+                    break;
+                }
+            }
+            Ok(complaints)
+        };
+        blocking(look).await
     }
 }
 

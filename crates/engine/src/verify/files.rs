@@ -8,6 +8,7 @@ use pgstrata_store::error::Result;
 
 use super::Verifier;
 use super::layer::LayerCheck;
+use super::outage::outlast;
 use crate::frames::check_plain_file;
 
 impl Verifier {
@@ -20,13 +21,20 @@ impl Verifier {
         let this = &*reading;
         let mut outcomes = futures::stream::iter(files)
             .map(|entry| async move {
+                let (name, label) = (&self.cluster.name, &this.layer.label);
+                let packs = entry.frames.iter();
+                let mut packs = packs.map(|frame| name.pack_key(label, frame.pack));
                 // What is wrong with the pack as such was said when it was read.
-                let outcome = check_plain_file(&self.cluster, &this.layer, &entry).await;
+                if packs.any(|pack| self.is_withheld(&pack)) {
+                    return Ok(None);
+                }
+                let read = || check_plain_file(&self.cluster, &this.layer, &entry);
+                let outcome = outlast(&self.cluster, read).await;
                 let key = match entry.frames.first() {
-                    Some(frame) => self.cluster.name.pack_key(&this.layer.label, frame.pack),
-                    None => self.cluster.name.manifest_key(&this.layer.label),
+                    Some(frame) => name.pack_key(label, frame.pack),
+                    None => name.manifest_key(label),
                 };
-                self.found(&this.layer.label, &key, outcome).await
+                self.found(label, &key, outcome).await
             })
             .buffer_unordered(self.jobs);
         let mut right = 0;

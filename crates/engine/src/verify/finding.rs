@@ -66,7 +66,7 @@ pub struct Finding {
 
 impl FindingKind {
     /// The kind that stands for an error of reading an object; `None` when
-    /// verification cannot go on after it. An outage says nothing of the object, also when it has ended by now.
+    /// verification cannot go on after it. An outage says nothing of the object ([`super::outage`]).
     pub(super) fn of(error: &Error) -> Option<Self> {
         match error.kind() {
             _ if error.is_outage() => None,
@@ -78,7 +78,7 @@ impl FindingKind {
         }
     }
 
-    fn severity(self) -> Severity {
+    pub(super) fn severity(self) -> Severity {
         match self {
             Self::CorruptPages | Self::Stray | Self::Unfinished | Self::Record => Severity::Warning,
             _ => Severity::Error,

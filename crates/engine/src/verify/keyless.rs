@@ -23,6 +23,7 @@ use pgstrata_store::progress::Progress;
 
 use super::finding::Findings;
 use super::layer::{check_claims, claims};
+use super::outage::{outlast, require_reachable};
 use super::{
     FindingKind, LOOK_AGAIN, MAY_HAVE_COME, Scope, VerifiedLayer, VerifyOptions, VerifyReport,
     keys, records, strays,
@@ -107,7 +108,8 @@ impl Keyless<'_> {
         let mut found = Vec::new();
         for label in names.iter().filter_map(|name| Label::parse(name)) {
             let key = self.cluster.name.manifest_key(&label);
-            let object = match self.cluster.repository.get_record(&key).await {
+            let read = || self.cluster.repository.get_record(&key);
+            let object = match outlast(self.cluster, read).await {
                 Ok(object) if abandoned::is_one(&object) => {
                     self.given_up(&label, &object).await?;
                     continue;
@@ -117,11 +119,10 @@ impl Keyless<'_> {
                     self.without_manifest(&label).await?;
                     continue;
                 }
-                Err(error) if error.is_of_one_object() => {
-                    self.add(&label, &key, &error)?;
+                Err(error) => {
+                    self.add(&label, &key, &error).await?;
                     continue;
                 }
-                Err(error) => return Err(error),
             };
             let read = sealed::decode(&object).map_err(Error::from);
             match read {
@@ -132,7 +133,7 @@ impl Keyless<'_> {
                     let what = format!("manifest is that of layer {}", public.label);
                     self.findings.add(FindingKind::Damaged, &label, key, what);
                 }
-                Err(error) => self.add(&label, &key, &error)?,
+                Err(error) => self.add(&label, &key, &error).await?,
             }
         }
         Ok(found)
@@ -183,10 +184,13 @@ impl Keyless<'_> {
         Ok(())
     }
 
-    fn add(&self, label: &Label, key: &str, error: &Error) -> Result<()> {
+    async fn add(&self, label: &Label, key: &str, error: &Error) -> Result<()> {
         let Some(kind) = FindingKind::of(error) else {
             return Err(error.clone());
         };
+        if kind == FindingKind::Unreadable {
+            require_reachable(self.cluster).await?;
+        }
         self.findings.add(kind, label, key, error.to_string());
         Ok(())
     }
@@ -200,7 +204,7 @@ impl Keyless<'_> {
             salt: id,
         };
         self.note(public.encryption.epoch).await?;
-        let found = claims(self.cluster, label).await;
+        let found = claims(self.cluster, label).await?;
         check_claims(&self.findings, (label, &public.layer_id), found)?;
         let objects = self
             .cluster
@@ -259,19 +263,17 @@ impl Keyless<'_> {
     ) -> Result<Option<u64>> {
         self.check_interrupted()?;
         let repository = &self.cluster.repository;
-        let stored = match repository
-            .get_at_most(key, most, "by its manifest it")
-            .await
-        {
+        let read = || repository.get_at_most(key, most, "by its manifest it");
+        let stored = match outlast(self.cluster, read).await {
             Ok(stored) => stored,
-            Err(error) => return self.add(label, key, &error).map(|()| None),
+            Err(error) => return self.add(label, key, &error).await.map(|()| None),
         };
         let size = u64::try_from(stored.len()).expect("usize has 64 bits");
         self.progress.add_stored(size);
         let checked = blocking(move || Ok(seal::check(&header, &stored)?)).await;
         match checked {
             Ok(_) => Ok(Some(size)),
-            Err(error) => self.add(label, key, &error).map(|()| None),
+            Err(error) => self.add(label, key, &error).await.map(|()| None),
         }
     }
 
@@ -306,12 +308,8 @@ impl Keyless<'_> {
     /// Every object of the archive; answers how many are whole.
     async fn wal(&self, archive: &Archive) -> Result<u64> {
         let mut count = 0;
-        let prefix = self.cluster.name.wal_prefix();
-        for object in self.cluster.repository.list(&prefix).await? {
+        for (file, object) in archive.files().await? {
             self.check_interrupted()?;
-            let Some(file) = strays::file_of(archive, &object.key) else {
-                continue;
-            };
             match self.wal_object(archive, file, &object.key).await {
                 Ok(()) => count += 1,
                 // Removed since it was listed: whether it is missed is found out behind.
@@ -322,6 +320,9 @@ impl Keyless<'_> {
                         Some(kind) => kind,
                         None => return Err(error),
                     };
+                    if kind == FindingKind::Unreadable {
+                        require_reachable(self.cluster).await?;
+                    }
                     match self.is_mended(archive, file).await? {
                         true => count += 1,
                         false => self.findings.add(kind, "", object.key, error.to_string()),
@@ -333,7 +334,7 @@ impl Keyless<'_> {
     }
 
     async fn wal_object(&self, archive: &Archive, file: ArchiveFile, key: &str) -> Result<()> {
-        let stored = archive.object(file, key).await?;
+        let stored = outlast(self.cluster, || archive.object(file, key)).await?;
         let epoch = blocking(move || Ok(seal::check_any(&stored)?.epoch)).await?;
         self.note(epoch).await
     }

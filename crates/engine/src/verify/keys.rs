@@ -1,10 +1,11 @@
 //! Epochs and key boxes: the same look for who has a key and for who has none.
 
 use pgstrata_store::cluster::ClusterRepository;
-use pgstrata_store::error::Result;
+use pgstrata_store::error::{Error, Result};
 
 use super::FindingKind;
 use super::finding::Findings;
+use super::outage::{as_of_object, require_reachable};
 
 /// Each box was made by its epoch and has its own place, and each epoch has one for a reader. Epochs that concern nobody
 /// are passed over.
@@ -16,13 +17,24 @@ pub(super) async fn check(
     let Some(ring) = cluster.sealing().await?.ring() else {
         return Ok(());
     };
-    for (epoch, key, error) in ring.inspect(cluster.home()).await {
+    let mut wrong = ring.inspect(cluster.home()).await;
+    let is_outage = |(_, _, error): &(u32, String, Error)| error.is_outage();
+    if wrong.iter().any(is_outage) {
+        // It may be over. Boxes that are not given out while the repository answers are the trouble of those boxes.
+        require_reachable(cluster).await?;
+        wrong = ring.inspect(cluster.home()).await;
+    }
+    for (epoch, key, error) in wrong {
         if !concerns(epoch) {
             continue;
         }
+        let error = as_of_object(error);
         let Some(kind) = FindingKind::of(&error) else {
             return Err(error);
         };
+        if kind == FindingKind::Unreadable {
+            require_reachable(cluster).await?;
+        }
         // What is done about objects of layers would be refused where nobody opens the current epoch.
         let hint = error.hint_text().unwrap_or(kind.hint()).to_owned();
         findings.add_hinted(kind, "", (key, error.to_string()), hint);

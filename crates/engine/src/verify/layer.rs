@@ -17,6 +17,7 @@ use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind, Result};
 
 use super::finding::Findings;
+use super::outage::{outlast, require_reachable};
 use super::packs::{BATCH_FRAMES, Batch, ExpectedFrame};
 use super::{FindingKind, VerifiedLayer, Verifier, strays};
 
@@ -89,12 +90,7 @@ impl Verifier {
     }
 
     async fn claim(&self, layer: &Layer) -> Result<()> {
-        let found = claims(&self.cluster, &layer.label).await;
-        let failed =
-            |got: &Result<Bytes>| matches!(got, Err(error) if error.kind() == Kind::Repository);
-        if found.iter().any(|(_, got)| failed(got)) {
-            self.require_reachable().await?;
-        }
+        let found = claims(&self.cluster, &layer.label).await?;
         check_claims(
             &self.findings,
             (&layer.label, &layer.manifest.layer_id),
@@ -121,9 +117,10 @@ impl Verifier {
         let label = &layer.label;
         let index_key = self.cluster.name.index_key(label, number);
         let digest_key = self.cluster.name.digest_key(label, number);
+        let (cluster, manifest) = (&self.cluster, &layer.manifest);
         let (index, digest) = futures::join!(
-            self.cluster.get_of(&layer.manifest, &index_key),
-            self.cluster.get_of(&layer.manifest, &digest_key)
+            outlast(cluster, || cluster.get_of(manifest, &index_key)),
+            outlast(cluster, || cluster.get_of(manifest, &digest_key))
         );
         Ok(FetchedPart {
             number,
@@ -246,21 +243,30 @@ fn add_entry(batch: &mut Batch, entry: FileEntry, digests: Option<Vec<u64>>, dee
 }
 
 /// The claim of a layer, and the same where its writer has noted that the layer is finished, if he came to that; each with its key.
+///
+/// # Errors
+/// When one of them is not given out, because nothing is.
 pub(super) async fn claims(
     cluster: &ClusterRepository,
     label: &Label,
-) -> Vec<(String, Result<Bytes>)> {
+) -> Result<Vec<(String, Result<Bytes>)>> {
     let (claim, committed) = (
         cluster.name.claim_key(label),
         cluster.name.committed_key(label),
     );
+    let repository = &cluster.repository;
     let (first, again) = futures::join!(
-        cluster.repository.get_record(&claim),
-        cluster.repository.get_record(&committed)
+        outlast(cluster, || repository.get_record(&claim)),
+        outlast(cluster, || repository.get_record(&committed))
     );
+    let failed =
+        |got: &Result<Bytes>| matches!(got, Err(error) if error.kind() == Kind::Repository);
+    if failed(&first) || failed(&again) {
+        require_reachable(cluster).await?;
+    }
     let noted = !matches!(&again, Err(error) if error.kind() == Kind::NotFound);
     let again = noted.then_some((committed, again));
-    iter::once((claim, first)).chain(again).collect()
+    Ok(iter::once((claim, first)).chain(again).collect())
 }
 
 /// The claim decides who owns a label. A finished layer is restored without it.

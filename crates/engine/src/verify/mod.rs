@@ -7,7 +7,8 @@
 //! decodes every frame, compares every page with its digest and its checksum and
 //! every plain file with its digest, and plans the restore of every file.
 //!
-//! Everything found wrong is listed; only an unreachable repository ends it early.
+//! Everything found wrong is listed; only an unreachable repository ends it early, or one that has nothing but errors that pass
+//! for a manifest or for a record beside the layers: those every command reads.
 //! First each object is read by itself, then it is looked how layers and WAL fit
 //! together. A layer that somebody removes meanwhile is named as removed; nothing
 //! is wrong because of it.
@@ -22,6 +23,7 @@ mod keyless;
 mod keys;
 mod layer;
 mod levels;
+mod outage;
 mod packs;
 mod pages;
 mod records;
@@ -30,8 +32,8 @@ mod wal;
 
 use std::collections::BTreeSet;
 use std::iter;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use jiff::{SignedDuration, Timestamp};
@@ -53,6 +55,7 @@ use crate::health;
 pub use crate::health::Severity;
 use crate::info::{Leftover, stored_bytes};
 use finding::Findings;
+use outage::require_reachable;
 use wal::WalSeen;
 
 /// When layers or WAL are removed while it is looked how they fit together, that is looked at again: so often.
@@ -451,6 +454,8 @@ struct Verifier {
     record: Option<Error>,
     /// Whether anything was compared with its checksum alone, because no identity at hand opens it.
     is_closed: AtomicBool,
+    /// Keys of objects that the store does not give out. Whoever needs one of them does not ask again.
+    withheld: Mutex<BTreeSet<String>>,
 }
 
 impl Verifier {
@@ -480,6 +485,7 @@ impl Verifier {
             findings: Findings::default(),
             record,
             is_closed: AtomicBool::default(),
+            withheld: Mutex::default(),
         })
     }
 
@@ -649,19 +655,21 @@ impl Verifier {
             return Err(error);
         };
         if kind == FindingKind::Unreadable {
-            self.require_reachable().await?;
+            require_reachable(&self.cluster).await?;
+            self.withheld_keys().insert(key.to_owned());
         }
         self.findings.add_error(kind, label, (key, &error));
         Ok(None)
     }
 
-    /// After an object that is not given out: that object, or the whole repository? The latter says so here, and ends it.
-    async fn require_reachable(&self) -> Result<()> {
-        let record = self.cluster.name.cluster_key();
-        match self.cluster.repository.get(&record).await {
-            Err(error) if error.kind() == Kind::Repository => Err(error),
-            _ => Ok(()),
-        }
+    fn withheld_keys(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        let keys = self.withheld.lock();
+        keys.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether it was found that the store does not give the object out.
+    fn is_withheld(&self, key: &str) -> bool {
+        self.withheld_keys().contains(key)
     }
 
     fn check_interrupted(&self) -> Result<()> {

@@ -1,5 +1,6 @@
 //! Packs, and the frames that the index says they hold.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -13,6 +14,7 @@ use pgstrata_store::courtesy;
 use pgstrata_store::error::{Error, Kind, Result};
 
 use super::layer::LayerCheck;
+use super::outage::outlast;
 use super::pages::PageRules;
 use super::{FindingKind, Verifier};
 
@@ -144,18 +146,16 @@ impl Verifier {
             self.findings.add(FindingKind::Damaged, label, key, message);
             return Ok((number, PackOutcome::default()));
         }
+        // The index names other frames of it elsewhere.
+        if self.is_withheld(&key) {
+            return Ok((number, PackOutcome::default()));
+        }
         let seal = self
             .cluster
             .sealing()
             .await?
             .layer(&reading.layer.manifest)?;
-        let mut got = self.fetch_pack(&key).await;
-        if got.as_ref().is_err_and(Error::is_outage) {
-            // It may be over. What cannot be read while others are is the trouble of that object.
-            self.require_reachable().await?;
-            let again = self.fetch_pack(&key).await;
-            got = again.map_err(|error| Error::new(error.kind(), error.to_string()));
-        }
+        let got = outlast(&self.cluster, || self.fetch_pack(&key)).await;
         let got = got.map_err(|error| error.followed_by(names(&wanted)));
         let Some(bytes) = self.found(label, &key, got).await? else {
             return Ok((number, PackOutcome::default()));
@@ -181,14 +181,8 @@ impl Verifier {
             blocking(move || check_pack(&bytes, layer_id, number, wanted, &rules)).await?;
         outcome.bytes = size;
         self.progress.add_pages(outcome.pages);
-        let more = outcome.complaints.len().saturating_sub(MOST_COMPLAINTS);
-        for (kind, message) in outcome.complaints.iter().take(MOST_COMPLAINTS) {
-            self.findings
-                .add(*kind, label, key.clone(), message.clone());
-        }
-        if let (Some((kind, _)), true) = (outcome.complaints.last(), more > 0) {
-            self.findings
-                .add(*kind, label, key, format!("{more} more of the same pack"));
+        for (kind, message) in worst(std::mem::take(&mut outcome.complaints)) {
+            self.findings.add(kind, label, key.clone(), message);
         }
         Ok((number, outcome))
     }
@@ -199,6 +193,17 @@ impl Verifier {
             .get_at_most(key, pack::MOST_BYTES, "a pack")
             .await
     }
+}
+
+/// The complaints that are listed, the worst first, and one that counts the others and is as grave as the gravest of them.
+fn worst(mut complaints: Vec<(FindingKind, String)>) -> Vec<(FindingKind, String)> {
+    complaints.sort_by_key(|(kind, _)| Reverse(kind.severity()));
+    let others = complaints.split_off(complaints.len().min(MOST_COMPLAINTS));
+    if let Some((gravest, _)) = others.first() {
+        let what = format!("{} more of the same pack", others.len());
+        complaints.push((*gravest, what));
+    }
+    complaints
 }
 
 /// The pack by itself, then every frame that is wanted of it.
@@ -300,4 +305,33 @@ fn names(wanted: &[ExpectedFrame]) -> String {
         more => format!(" and {more} more files"),
     };
     format!("; it holds pages of \"{}\"{more}", paths.join("\", \""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Corrupt pages are warnings. What is wrong with the pack itself may come behind any number of them.
+    #[test]
+    fn no_damage_is_counted_away_among_corrupt_pages() {
+        let corrupt = |number: usize| (FindingKind::CorruptPages, format!("page {number}"));
+        let damage = (FindingKind::Damaged, "another digest".to_owned());
+        let most = MOST_COMPLAINTS;
+        for before in [0, 1, most - 1, most, 3 * most] {
+            let mut found: Vec<_> = (0..before).map(corrupt).collect();
+            found.push(damage.clone());
+            found.extend((before..before + most).map(corrupt));
+            let listed = worst(found);
+            assert_eq!(listed.len(), most + 1, "{before}");
+            assert_eq!(listed[0], damage, "{before}");
+            let others = format!("{} more of the same pack", before + 1);
+            let others = (FindingKind::CorruptPages, others);
+            assert_eq!(listed.last(), Some(&others), "{before}");
+        }
+        let damaged = |number: usize| (FindingKind::Damaged, format!("frame {number}"));
+        let found = (0..9).map(corrupt);
+        let listed = worst(found.chain((0..30).map(damaged)).collect());
+        let others = (FindingKind::Damaged, "19 more of the same pack".to_owned());
+        assert_eq!(listed.last(), Some(&others));
+    }
 }

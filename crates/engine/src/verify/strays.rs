@@ -71,7 +71,7 @@ pub(super) async fn find(
 }
 
 /// The file of the archive that the object below the WAL is named as.
-pub(super) fn file_of(archive: &Archive, key: &str) -> Option<ArchiveFile> {
+fn file_of(archive: &Archive, key: &str) -> Option<ArchiveFile> {
     let name = key.rsplit('/').next().unwrap_or_default();
     let file = ArchiveFile::parse(name, archive.segment_size()).ok()?;
     (archive.key(file) == key).then_some(file)

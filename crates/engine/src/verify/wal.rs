@@ -13,8 +13,10 @@ use pgstrata_pgdata::{
 };
 use pgstrata_store::archive::{Archive, ArchivedWal};
 use pgstrata_store::catalog::{Catalog, Layer};
-use pgstrata_store::error::{Kind, Result};
+use pgstrata_store::cluster::ClusterRepository;
+use pgstrata_store::error::{Error, Result};
 
+use super::outage::{outlast, require_reachable};
 use super::{FindingKind, LOOK_AGAIN, MAY_HAVE_COME, Verifier};
 use crate::health::{self, Hole, LostHistory, RecoveryPath};
 
@@ -346,9 +348,7 @@ impl Verifier {
         let deadline = Instant::now() + self.options.patience();
         loop {
             let now = self.options.now();
-            let mut archived = archive.list(iter::empty()).await?;
-            // One that cannot be read is named when its turn comes.
-            archive.read_histories(&mut archived).await?;
+            let archived = self.archived(archive).await?;
             let holes = health::holes(catalog, &archived, now);
             let young = holes.iter().filter(|hole| hole.is_young);
             let young = young.filter(|hole| !seen.is_known(hole));
@@ -365,6 +365,26 @@ impl Verifier {
         }
     }
 
+    /// What is in the archive now, with all histories. One that cannot be read is named when its turn comes.
+    async fn archived(&self, archive: &Archive) -> Result<ArchivedWal> {
+        let mut archived = archive.list(iter::empty()).await?;
+        let mut read = archive.read_histories(&mut archived).await;
+        if read.as_ref().is_err_and(Error::is_outage) {
+            require_reachable(&self.cluster).await?;
+            archived = archive.list(iter::empty()).await?;
+            read = archive.read_histories(&mut archived).await;
+        }
+        let mut unread = archived.unreadable_histories().values();
+        let is_of_history = unread.any(Error::is_outage);
+        match read {
+            Err(error) if error.is_outage() && is_of_history => {
+                require_reachable(&self.cluster).await?;
+                Ok(archived)
+            }
+            read => read.map(|()| archived),
+        }
+    }
+
     /// Reads a file; answers what was learnt of a segment that a key at hand opens.
     async fn look_at(
         &self,
@@ -372,16 +392,24 @@ impl Verifier {
         file: ArchiveFile,
         reader: &WalNeed,
     ) -> Result<Option<SegmentRead>> {
+        let cluster = &self.cluster;
+        let whole = || outlast(cluster, move || archive.inspect(file));
         let read = match file {
-            ArchiveFile::Segment(segment) => read_segment(archive, segment, reader).await.map(Some),
-            ArchiveFile::History(timeline) => archive.history(timeline).await.map(|_| None),
-            _ => return archive.inspect(file).await.map(|_| None),
+            ArchiveFile::Segment(segment) => {
+                let read = read_segment(cluster, archive, segment, reader);
+                read.await.map(Some)
+            }
+            ArchiveFile::History(timeline) => {
+                let read = outlast(cluster, || archive.history(timeline));
+                read.await.map(|_| None)
+            }
+            _ => return whole().await.map(|_| None),
         };
         match read {
             // Who makes backups, or removes them, reads no WAL. Whether it is whole is seen all the same.
             Err(error) if error.is_lack_of_key() => {
                 self.note_closed();
-                archive.inspect(file).await.map(|_| None)
+                whole().await.map(|_| None)
             }
             read => read,
         }
@@ -423,17 +451,15 @@ impl Verifier {
                 Err(error) => error,
             };
             seen.bad.insert(file);
-            let kind = match error.kind() {
-                // It says nothing of the file, also when it has ended by now.
-                _ if error.is_outage() => return Err(error),
-                Kind::NotFound => FindingKind::WalMissing,
-                Kind::Damaged => FindingKind::WalDamaged,
-                Kind::Unsupported => FindingKind::Unsupported,
-                Kind::Repository => {
-                    self.require_reachable().await?;
+            let kind = match FindingKind::of(&error) {
+                Some(FindingKind::Missing) => FindingKind::WalMissing,
+                Some(FindingKind::Damaged) => FindingKind::WalDamaged,
+                Some(FindingKind::Unreadable) => {
+                    require_reachable(&self.cluster).await?;
                     FindingKind::Unreadable
                 }
-                _ => return Err(error),
+                Some(kind) => kind,
+                None => return Err(error),
             };
             let error = error.while_doing(&reader.why);
             let (layer, key) = (&reader.layer, archive.key(file));
@@ -525,7 +551,8 @@ impl Verifier {
         };
         // The last record that is needed may begin in the segment before.
         let tail = &segments[segments.len().saturating_sub(2)..];
-        let reached = match last_record(archive, tail, need).await {
+        let read = outlast(&self.cluster, || last_record(archive, tail, need));
+        let reached = match read.await {
             Ok(reached) => reached,
             Err(error) if error.is_outage() => return Err(error),
             // What cannot be read there is a finding of its own.
@@ -569,6 +596,7 @@ async fn last_record(
 
 /// The records of a segment, to the end of the last one that begins in it and that matters.
 async fn read_segment(
+    cluster: &ClusterRepository,
     archive: &Archive,
     segment: WalSegment,
     need: &WalNeed,
@@ -576,12 +604,13 @@ async fn read_segment(
     let take = SegmentReading::take;
     let reading = SegmentReading::of(segment, need.size, need.major);
     let file = ArchiveFile::Segment(segment);
-    let mut reading = archive.walk(file, &reading, take).await?;
+    let mut reading = outlast(cluster, || archive.walk(file, &reading, take)).await?;
     let ends = reading.ends();
     let next = segment.next();
     if reading.is_left_open() && reading.reader.follow(next).is_ok() {
         let file = ArchiveFile::Segment(next);
-        match archive.walk(file, &reading, take).await {
+        let walked = outlast(cluster, || archive.walk(file, &reading, take)).await;
+        match walked {
             Ok(further) => reading = further,
             Err(error) if error.is_outage() => return Err(error),
             // Without the next segment recovery does not get there either, and that is its own finding.

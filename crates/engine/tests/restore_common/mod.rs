@@ -8,6 +8,8 @@
     reason = "shared by test binaries, about small numbers"
 )]
 
+pub(crate) mod there;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -418,7 +420,7 @@ pub(crate) async fn store_record(repository: &Repository, cluster: &ClusterName)
 }
 
 /// A segment in which the server wrote nothing but a switch to the next one (`access/xlog_internal.h`, `xlogrecord.h`).
-fn switched(segment: WalSegment) -> Vec<u8> {
+pub(crate) fn switched(segment: WalSegment) -> Vec<u8> {
     const HEADER: u64 = 40;
     const RECORD: u32 = 24;
     const SWITCH: u8 = 0x40;

@@ -4,8 +4,6 @@
 //! gets a fresh copy of it. Copies live in the template's own directory, which
 //! its leash removes even if this program is killed.
 
-use std::fs::OpenOptions;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::rc::Rc;
@@ -15,7 +13,7 @@ use anyhow::{Context, Result, bail};
 use crate::measure::arm::ArmSpec;
 use crate::measure::programs::{Programs, output};
 use crate::measure::session;
-use pgstrata_testbed::cluster::{Cluster, StopMode, links_out_of};
+use pgstrata_testbed::cluster::{Adoption, Cluster, StopMode};
 
 /// Settings every server of the lab starts with unless the arm says otherwise:
 /// no checkpoint falls into a short run by chance, and the log can be dated.
@@ -26,9 +24,25 @@ const SETTINGS: [(&str, &str); 4] = [
     ("log_line_prefix", "%n "),
 ];
 
-/// Last word in the files of a copy of somebody's cluster: its WAL is not that of the original, whose archive would take it
-/// for that.
-const NO_ARCHIVE: &str = "archive_mode = off\n";
+/// What a copy of somebody's cluster starts with, on the command line: its files would lead it to what is the original's.
+/// Where it listens and logs is set for every server. Settings of recovery count for nothing, since a cluster in recovery is
+/// refused.
+const APART: [(&str, &str); 6] = [
+    // The archive of the original would take the copy's WAL for the original's.
+    ("archive_mode", "off"),
+    // An arm that archives names its own way.
+    ("archive_command", ""),
+    ("archive_library", ""),
+    // Subscriptions would take from a publisher's slot what the original is to get.
+    ("max_logical_replication_workers", "0"),
+    // The first commit would wait for a standby that follows the original.
+    ("synchronous_standby_names", ""),
+    // Relative, so it lies in the copy. An empty name would be an error in the log.
+    ("external_pid_file", "postmaster.lab.pid"),
+];
+
+/// Files that lead a server out of its directory when it starts: to its primary, its archive or its tablespaces.
+const LEADING_OUT: [&str; 3] = ["standby.signal", "recovery.signal", "tablespace_map"];
 
 /// A loaded cluster that copies are made of.
 #[derive(Debug)]
@@ -57,14 +71,15 @@ impl Template {
         for (name, value) in SETTINGS {
             builder = builder.conf(name, value);
         }
-        let mut cluster = builder.create()?;
+        let cluster = builder.create()?;
         if let Some(pgdata) = &arm.pgdata {
             take_over(&cluster, pgdata)?;
-            cluster = adopt_in(cluster)?;
+            check_version(&cluster)?;
         }
-        cluster.start()?;
-        let dsn = cluster.conninfo("postgres");
-        load(&cluster, &dsn)?;
+        let settings = apart(arm).iter().copied();
+        let server = server_on(&programs, cluster.pgdata(), settings).start()?;
+        let dsn = server.conninfo("postgres");
+        load(&server, &dsn)?;
         if let Some(setup) = &arm.setup {
             let sql = std::fs::read_to_string(setup)
                 .with_context(|| format!("could not read \"{}\"", setup.display()))?;
@@ -74,7 +89,7 @@ impl Template {
         session::run(&mut client, "VACUUM (FREEZE, ANALYZE)")?;
         session::run(&mut client, "CHECKPOINT")?;
         drop(client);
-        cluster.stop(StopMode::Fast)?;
+        server.stop(StopMode::Fast)?;
         Ok(Self { cluster, programs })
     }
 
@@ -110,15 +125,37 @@ impl Template {
     /// # Errors
     /// Fails when it does not start.
     pub fn start(&self, data: &Path, arm: &ArmSpec) -> Result<Cluster> {
-        let mut adoption = Cluster::adopt(self.programs.major, data).bindir(&self.programs.bindir);
-        for (name, value) in &arm.settings {
-            adoption = adoption.conf(name, value);
-        }
+        let settings = arm.settings.iter();
+        let settings = settings.map(|(name, value)| (name.as_str(), value.as_str()));
+        let settings = apart(arm).iter().copied().chain(settings);
+        let mut adoption = server_on(&self.programs, data, settings);
         for (name, value) in &arm.variables {
             adoption = adoption.env(name, value);
         }
         adoption.start()
     }
+}
+
+/// What keeps the arm's server apart from somebody else's.
+fn apart(arm: &ArmSpec) -> &'static [(&'static str, &'static str)] {
+    match arm.pgdata {
+        Some(_) => &APART,
+        None => &[],
+    }
+}
+
+/// Describes a server on `data`. `data_directory` comes last: PostgreSQL follows that of a configuration file, or of an arm,
+/// before it follows `-D`.
+fn server_on<'a>(
+    programs: &Programs,
+    data: &Path,
+    settings: impl Iterator<Item = (&'a str, &'a str)>,
+) -> Adoption {
+    let mut adoption = Cluster::adopt(programs.major, data).bindir(&programs.bindir);
+    for (name, value) in settings {
+        adoption = adoption.conf(name, value);
+    }
+    adoption.conf("data_directory", &data.display().to_string())
 }
 
 /// Puts a copy of somebody's stopped cluster in the place of a fresh one.
@@ -132,13 +169,22 @@ fn take_over(cluster: &Cluster, pgdata: &Path) -> Result<()> {
             wrong()
         );
     }
-    if let Some(link) = links_out_of(pgdata).with_context(wrong)?.first() {
+    if let Some(link) = link_in(pgdata).with_context(wrong)? {
         bail!(
             "{}: \"{}\" is a symbolic link, so the copy would write where the cluster itself does; restore a \
              backup of it with everything in one directory, and measure that",
             wrong(),
             link.display()
         );
+    }
+    for name in LEADING_OUT {
+        if pgdata.join(name).exists() {
+            bail!(
+                "{}: it has a {name}, so the copy would take from its primary or its archive, or write into its \
+                 tablespaces; restore a backup of it, let the recovery end, stop that server, and measure that",
+                wrong()
+            );
+        }
     }
     let target = cluster.pgdata();
     std::fs::remove_dir_all(target)
@@ -153,14 +199,29 @@ fn take_over(cluster: &Cluster, pgdata: &Path) -> Result<()> {
     for (name, value) in SETTINGS {
         cluster.append_conf(name, value)?;
     }
-    let settings = target.join("postgresql.auto.conf");
-    let file = OpenOptions::new().create(true).append(true).open(&settings);
-    file.and_then(|mut file| file.write_all(NO_ARCHIVE.as_bytes()))
-        .with_context(|| format!("could not write \"{}\"", settings.display()))
+    Ok(())
 }
 
-/// Nothing to do but to check that the copy has the same major version.
-fn adopt_in(cluster: Cluster) -> Result<Cluster> {
+/// A symbolic link anywhere below a directory.
+fn link_in(directory: &Path) -> Result<Option<PathBuf>> {
+    let wrong = || format!("could not list \"{}\"", directory.display());
+    for entry in std::fs::read_dir(directory).with_context(wrong)? {
+        let entry = entry.with_context(wrong)?;
+        let kind = entry.file_type().with_context(wrong)?;
+        if kind.is_symlink() {
+            return Ok(Some(entry.path()));
+        }
+        if kind.is_dir()
+            && let Some(link) = link_in(&entry.path())?
+        {
+            return Ok(Some(link));
+        }
+    }
+    Ok(None)
+}
+
+/// A copy must be of the programs' major version.
+fn check_version(cluster: &Cluster) -> Result<()> {
     let path = cluster.pgdata().join("PG_VERSION");
     let version = std::fs::read_to_string(&path)
         .with_context(|| format!("could not read \"{}\"", path.display()))?;
@@ -171,7 +232,7 @@ fn adopt_in(cluster: Cluster) -> Result<Cluster> {
             cluster.major()
         );
     }
-    Ok(cluster)
+    Ok(())
 }
 
 /// Where an arm's server is.

@@ -9,7 +9,6 @@ use pgstrata_layer::abandoned;
 use pgstrata_layer::label::Label;
 use pgstrata_pgdata::{ArchiveFile, TimelineHistory, TimelineId, WalSegment};
 
-use super::inventory::timeline_named;
 use super::{Archive, timeline_of};
 use crate::catalog;
 use crate::cluster::ClusterRepository;
@@ -69,15 +68,6 @@ impl Closed<'_> {
         Ok(seen.map(|seen| self.may_go_on(&name, &seen)))
     }
 
-    async fn timelines(&self) -> Result<Vec<TimelineId>> {
-        let cluster = &self.archive.cluster;
-        let mut all = self.archive.timelines().await?;
-        let mended = cluster.name.mended_wal_prefix();
-        let mended = cluster.repository.list_names(&mended).await?;
-        all.extend(mended.iter().filter_map(|name| timeline_named(name)));
-        Ok(all)
-    }
-
     /// What shows, or leaves open, that the archive goes on behind a segment.
     async fn behind(&self, segment: WalSegment, mended: &[String]) -> Result<Option<String>> {
         let archive = self.archive;
@@ -86,7 +76,7 @@ impl Closed<'_> {
         if let Some(name) = later {
             return Ok(Some(format!("\"{name}\" is there")));
         }
-        for timeline in self.timelines().await? {
+        for timeline in archive.timelines().await? {
             // Without its history nobody can follow it.
             if timeline <= segment.timeline || !self.names_history(timeline).await? {
                 continue;
@@ -125,7 +115,7 @@ impl Closed<'_> {
     }
 
     async fn later_timeline(&self, timeline: TimelineId) -> Result<Option<String>> {
-        let known = self.timelines().await?;
+        let known = self.archive.timelines().await?;
         let later = known.into_iter().find(|other| *other >= timeline);
         Ok(later.map(|other| format!("files of timeline {other} are there")))
     }

@@ -13,7 +13,7 @@ use pgstrata_layer::wal::WalHeader;
 use pgstrata_pgdata::ArchiveFile;
 use tokio::runtime::Handle;
 
-use super::mended::{MOST_MENDED, is_damage};
+use super::mended::{MOST_MENDED, is_damage, place_of};
 use super::rivals::is_same;
 use super::sealed::ObjectReader;
 use super::{Archive, ListedFiles, PIECE_BYTES, WHOLE_BYTES, objects};
@@ -27,16 +27,17 @@ use crate::repository::{ObjectInfo, Repository};
 const WRITE_BYTES: usize = 256 << 10;
 
 impl Archive {
-    /// The files of the archive with their objects, in order of their keys; other objects are passed over.
+    /// The files of the archive with their objects, in order; other objects are passed over. Of a file whose object is lost the
+    /// object is the one that stands in for it.
     ///
     /// # Errors
     /// `Repository` when it cannot be listed.
     pub async fn files(&self) -> Result<Vec<(ArchiveFile, ObjectInfo)>> {
         let listed = objects(&self.cluster).await?.into_iter();
         let files = listed.filter_map(|object| {
-            let name = object.key.rsplit('/').next()?;
-            let file = self.parse(name).ok()?;
-            (self.key(file) == object.key).then_some((file, object))
+            let place = place_of(&self.cluster.name, &object);
+            let file = self.parse(place.rsplit('/').next()?).ok()?;
+            (self.key(file) == place).then_some((file, object))
         });
         Ok(files.collect())
     }
@@ -122,7 +123,7 @@ impl Archive {
         let is_segment = matches!(file, ArchiveFile::Segment(_) | ArchiveFile::Partial(_));
         if is_segment && self.segment_size.get() > WHOLE_BYTES {
             let copy = async |from: String| self.copy_in_pieces(file, from, to).await;
-            return self.first_good(file, copy).await;
+            return self.first_there(file, copy).await;
         }
         let object = self.whole_object(file).await?;
         let size = u64::try_from(object.len()).unwrap_or(u64::MAX);
@@ -193,6 +194,6 @@ impl Archive {
             self.check_header(file, &header)?;
             Ok(object)
         };
-        self.first_good(file, read).await
+        self.first_there(file, read).await
     }
 }

@@ -9,7 +9,7 @@ use crate::blocking::blocking;
 use crate::error::{Error, Result};
 
 impl Archive {
-    /// Whether `file_name` is in the archive, going by the header of its object.
+    /// Whether `file_name` is in the archive, going by the header of its object, or of what stands in for that.
     ///
     /// # Errors
     /// `Damaged` when what is there is not that file of this cluster; `Repository`.
@@ -22,13 +22,13 @@ impl Archive {
     }
 
     /// Fetches and decodes the object of `file` piece by piece and checks everything there is
-    /// to check; when it is damaged, what stands in for it.
+    /// to check; when it is damaged or lost, what stands in for it.
     ///
     /// # Errors
     /// `NotFound` when it is not there; `Damaged` when it is not the file, whole; `Repository`.
     pub async fn inspect(&self, file: ArchiveFile) -> Result<WalHeader> {
         let read = async |key: String| self.inspect_object(file, &key).await;
-        self.first_good(file, read).await
+        self.first_there(file, read).await
     }
 
     /// Reads the object `key` of `file` to its end.
@@ -38,7 +38,7 @@ impl Archive {
     }
 
     /// As [`Archive::inspect`], but hands the contents to `take` as they come, piece by piece. It begins anew, with
-    /// another `state` like the first, when an object turns out damaged and another stands in for it. What `take` makes
+    /// another `state` like the first, when an object turns out damaged or lost and another stands in for it. What `take` makes
     /// of it counts only when all was read.
     ///
     /// # Errors
@@ -55,7 +55,7 @@ impl Archive {
                 .await;
             walked.map(|(_, state)| state)
         };
-        self.first_good(file, read).await
+        self.first_there(file, read).await
     }
 
     /// As [`Archive::walk`], of the object `key` alone.

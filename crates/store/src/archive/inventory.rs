@@ -4,7 +4,7 @@ use futures::stream::{self, StreamExt};
 use pgstrata_layer::wal;
 use pgstrata_pgdata::{ArchiveFile, TimelineHistory, TimelineId, WalSegment};
 
-use super::{Archive, ArchivedWal};
+use super::{Archive, ArchivedWal, mended};
 use crate::catalog::wal_given_up;
 use crate::cluster::ClusterRepository;
 use crate::error::{Error, Kind, Result};
@@ -49,9 +49,14 @@ impl Archive {
     ) -> ArchivedWal {
         let mut found = ArchivedWal::new(self.segment_size);
         found.watch(watched);
-        let prefix = self.cluster.name.wal_prefix();
-        for object in objects {
-            let below = object.key[prefix.len()..].trim_start_matches('/');
+        let name = &self.cluster.name;
+        let prefix = name.wal_prefix();
+        let place = |object: ObjectInfo| (mended::place_of(name, &object), object);
+        let mut placed: Vec<(String, ObjectInfo)> = objects.into_iter().map(place).collect();
+        // Listings of several repositories are put together in the order of their keys.
+        placed.sort_by(|(one, _), (other, _)| one.cmp(other));
+        for (place, object) in placed {
+            let below = place[prefix.len()..].trim_start_matches('/');
             let Some((directory, name)) = below.split_once('/') else {
                 continue;
             };
@@ -61,7 +66,7 @@ impl Archive {
             let of_timeline = found.of_timeline(timeline);
             of_timeline.stored_bytes += object.size_bytes;
             match self.parse(name) {
-                Ok(file) if self.key(file) != object.key => of_timeline.unknown.push(object.key),
+                Ok(file) if self.key(file) != place => of_timeline.unknown.push(object.key),
                 Ok(ArchiveFile::Segment(segment)) => {
                     found.add_segment(segment, object.modified);
                     if object.size_bytes < wal::least_bytes(self.segment_size.get()) {
@@ -174,8 +179,14 @@ impl Archive {
 /// # Errors
 /// `Repository` when it cannot be listed.
 pub async fn archived_timelines(cluster: &ClusterRepository) -> Result<Vec<TimelineId>> {
-    let prefix = cluster.name.wal_prefix();
-    let names = cluster.repository.list_names(&prefix).await?;
+    let (archived, mended) = (cluster.name.wal_prefix(), cluster.name.mended_wal_prefix());
+    let (mut names, mended) = futures::try_join!(
+        cluster.repository.list_names(&archived),
+        cluster.repository.list_names(&mended)
+    )?;
+    names.extend(mended);
+    names.sort_unstable();
+    names.dedup();
     Ok(names
         .iter()
         .filter_map(|name| timeline_named(name))
@@ -187,17 +198,23 @@ const NO_HISTORY: &str = "a restore along a timeline that is named (--target-tim
     of yours has been there, somebody has added the object: \"pgstrata rescue --since TIME --dry-run\" lists what was added, and when it is deleted everything goes on; \
     --repository-as-of TIME reads a bucket with versions as it was before";
 
-/// The objects of the archive of `cluster`, for [`Archive::list_beside`].
+/// The objects of the archive of `cluster`, for [`Archive::list_beside`], in the order of their files; of a file whose object is
+/// lost what stands in for it.
 ///
 /// # Errors
 /// `Repository` when it cannot be listed.
 pub async fn objects(cluster: &ClusterRepository) -> Result<Vec<ObjectInfo>> {
-    let prefix = cluster.name.wal_prefix();
-    cluster.repository.list(&prefix).await
+    let (archived, mended) = (cluster.name.wal_prefix(), cluster.name.mended_wal_prefix());
+    let (mut objects, mended) = futures::try_join!(
+        cluster.repository.list(&archived),
+        cluster.repository.list(&mended)
+    )?;
+    mended::add_stand_ins(&cluster.name, &mut objects, mended);
+    Ok(objects)
 }
 
 /// The timeline whose files are in the directory `name`.
-pub(super) fn timeline_named(name: &str) -> Option<TimelineId> {
+fn timeline_named(name: &str) -> Option<TimelineId> {
     let number = u32::from_str_radix(name, 16).ok().filter(|&n| n > 0);
     let timeline = TimelineId::new(number?);
     (timeline.hex8() == name).then_some(timeline)

@@ -3,6 +3,7 @@
 //! Nothing is ever overwritten, and whoever pushes need not have the right to delete. A file whose object turns out
 //! damaged is therefore stored once more under a key of its own, and readers that find the object damaged read that.
 //! An object that is not damaged is never looked past, so a second key says nothing that the first one contradicts.
+//! When the damaged object is lost later, the file was archived all the same: it is listed, and read, as what stands in.
 
 use bytes::Bytes;
 use pgstrata_layer::keys::ClusterName;
@@ -12,6 +13,7 @@ use super::sealed::ObjectReader;
 use super::{Archive, timeline_of};
 use crate::cluster::ClusterRepository;
 use crate::error::{Error, Kind, Result};
+use crate::repository::ObjectInfo;
 
 /// What does not compress is stored as it is, with some bytes for each frame.
 const MOST_MORE: u64 = 1 << 20;
@@ -48,8 +50,8 @@ impl Places<'_> {
         }
     }
 
-    /// What `read` makes of the object; when that is damaged, of the first one that stands in for it and is not.
-    pub(super) async fn first_good<T>(
+    /// What `read` makes of the object; when that is damaged or missing, of the first one that stands in for it and is good.
+    pub(super) async fn first_there<T>(
         &self,
         mut read: impl AsyncFnMut(String) -> Result<T>,
     ) -> Result<T> {
@@ -60,16 +62,18 @@ impl Places<'_> {
             first = read(self.key(0)).await;
         }
         match first {
-            Err(error) if is_damage(&error) => self.stand_in(error, read).await,
+            Err(error) if is_damage(&error) || error.kind() == Kind::NotFound => {
+                self.stand_in(error, read).await
+            }
             other => other,
         }
     }
 
-    /// What `read` makes of the first object that stands in for that of the file and is good; `lost`, which says what is the
-    /// matter with that one, when there is none.
+    /// What `read` makes of the first object that stands in for that of the file and is good; when there is none, what is the
+    /// matter: `lost`, which says it of the object of the file, unless that is missing and something stands in that is damaged.
     async fn stand_in<T>(
         &self,
-        lost: Error,
+        mut lost: Error,
         mut read: impl AsyncFnMut(String) -> Result<T>,
     ) -> Result<T> {
         for number in 1..=MOST_MENDED {
@@ -80,6 +84,8 @@ impl Places<'_> {
                     return Ok(good);
                 }
                 Err(error) if error.kind() == Kind::NotFound => break,
+                // It was archived: nobody may take it for the end of the archive.
+                Err(error) if is_damage(&error) && lost.kind() == Kind::NotFound => lost = error,
                 Err(error) if is_damage(&error) => {}
                 Err(error) => return Err(error),
             }
@@ -88,29 +94,51 @@ impl Places<'_> {
     }
 }
 
+/// The place of the object for which the first one stands in that has this key; nothing when it is not the key of such a one.
+/// Others stand in after the first alone: without it nobody reads them.
+fn stood_for(name: &ClusterName, key: &str) -> Option<String> {
+    let below = key.strip_prefix(&name.mended_wal_prefix())?;
+    let place = below.strip_suffix("-1")?;
+    Some(format!("{}{place}", name.wal_prefix()))
+}
+
+/// The key under which an object of the archive is the one of its file: its own, or that of the one for which it stands in.
+pub(super) fn place_of(name: &ClusterName, object: &ObjectInfo) -> String {
+    let key = &object.key;
+    stood_for(name, key).unwrap_or_else(|| key.clone())
+}
+
+/// Adds to the objects of an archive those of `mended` that stand in for objects which are not among them; in the order of
+/// their places.
+pub(super) fn add_stand_ins(
+    name: &ClusterName,
+    objects: &mut Vec<ObjectInfo>,
+    mended: Vec<ObjectInfo>,
+) {
+    let is_there = |place: &String| {
+        let found = objects.binary_search_by(|object| object.key.cmp(place));
+        found.is_ok()
+    };
+    let is_lost = |object: &ObjectInfo| {
+        let place = stood_for(name, &object.key);
+        place.is_some_and(|place| !is_there(&place))
+    };
+    let lost: Vec<ObjectInfo> = mended.into_iter().filter(is_lost).collect();
+    if !lost.is_empty() {
+        objects.extend(lost);
+        objects.sort_by_cached_key(|object| place_of(name, object));
+    }
+}
+
 impl Archive {
-    /// What `read` makes of the object of `file`, or of what stands in for it.
-    pub(super) async fn first_good<T>(
+    /// What `read` makes of the object of `file`, or of what stands in for it when that is damaged or missing.
+    pub(super) async fn first_there<T>(
         &self,
         file: ArchiveFile,
         read: impl AsyncFnMut(String) -> Result<T>,
     ) -> Result<T> {
         let file_name = file.file_name(self.segment_size);
-        self.places(file, &file_name).first_good(read).await
-    }
-
-    /// The same; also when the object is missing. What was stored once more was archived, and recovery must not end before it.
-    pub(super) async fn first_there<T>(
-        &self,
-        file: ArchiveFile,
-        mut read: impl AsyncFnMut(String) -> Result<T>,
-    ) -> Result<T> {
-        let file_name = file.file_name(self.segment_size);
-        let places = self.places(file, &file_name);
-        match places.first_good(&mut read).await {
-            Err(error) if error.kind() == Kind::NotFound => places.stand_in(error, read).await,
-            other => other,
-        }
+        self.places(file, &file_name).first_there(read).await
     }
 
     fn places<'a>(&'a self, file: ArchiveFile, file_name: &'a str) -> Places<'a> {
@@ -158,10 +186,10 @@ impl Archive {
         }
     }
 
-    /// The contents of a small archived file; when its object is damaged, of what stands in for it.
+    /// The contents of a small archived file; when its object is damaged or lost, of what stands in for it.
     ///
     /// # Errors
-    /// `NotFound` when it has no object; `Damaged` and `Unsupported` when it has no good one; `Repository`.
+    /// `NotFound` when it has no object, and nothing stands in; `Damaged` and `Unsupported` when it has no good one; `Repository`.
     pub async fn contents(&self, file: ArchiveFile) -> Result<Vec<u8>> {
         let name = file.file_name(self.segment_size);
         let read = async |key: String| {
@@ -175,6 +203,6 @@ impl Archive {
             self.check_header(file, &reader.finish().map_err(doing)?)?;
             Ok(raw)
         };
-        self.first_good(file, read).await
+        self.first_there(file, read).await
     }
 }

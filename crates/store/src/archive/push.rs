@@ -14,8 +14,8 @@
 //! Never is a later segment stored before an earlier one: to whoever reads meanwhile, or after this host
 //! is lost, that would be a hole. Neighbours are read and compressed at once, and stored one after the other.
 //!
-//! What need not wait does not: the cluster's record, the file and what the archive has under its name are read at the same
-//! time, and the file is compressed meanwhile. Nothing is stored before all three are known.
+//! What need not wait does not: the cluster's record, the file and what the archive has under its name ([`there`]) are read at
+//! the same time, and the file is compressed meanwhile. Nothing is stored before all three are known.
 //!
 //! A segment brings the history of its timeline along when the server has no mark for that, and so will never ask for it;
 //! and segments before it that have none. A server that crashed between finishing a segment and marking it as ready marks it
@@ -26,13 +26,14 @@
 //! finished one would be refused from then on. The server marks what is finished, in `archive_status` beside the segments.
 //! A standby also marks a segment in which its timeline was left: that one ends there, and is not stored ([`super::whole`]).
 
+mod there;
+
 use std::io::Write;
 use std::path::Path;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use futures::future;
 use futures::{Stream, StreamExt};
 use jiff::Timestamp;
 use pgstrata_layer::cluster::{ClusterRecord, FORMAT};
@@ -43,16 +44,15 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::contents::{Contents, Encoded, first_page};
 use super::file::directory_of;
-use super::mended::{MOST_MENDED, is_damage};
 use super::notes::Notes;
 use super::sealed;
 use super::whole::{Forks, is_marked};
 use super::{Archive, WHOLE_BYTES};
 use crate::blocking::blocking;
-use crate::catalog::hex;
 use crate::cluster::ClusterRepository;
 use crate::error::{Error, Kind, Result};
 use crate::keys::Sealing;
+use there::InArchive;
 
 /// A push brings at most so many earlier segments along that the server has not marked. A crash leaves one or two; more are
 /// left by a server that did not archive, and those it marks itself.
@@ -89,6 +89,14 @@ impl Default for PushOptions {
             finished: false,
             told: None,
         }
+    }
+}
+
+impl PushOptions {
+    /// Whether this host has just stored a file of that name, whatever its contents.
+    fn have_noted(&self, file_name: &str) -> bool {
+        let notes = self.notes.as_ref();
+        notes.is_some_and(|notes| notes.know(file_name))
     }
 }
 
@@ -166,12 +174,6 @@ struct Looked {
     found: InArchive,
 }
 
-enum InArchive {
-    Nothing,
-    Header(wal::WalHeader),
-    Damage,
-}
-
 /// A file, as far as it has been made an object.
 enum Readied {
     Read(Contents),
@@ -220,11 +222,11 @@ impl Early {
         if !options.finished {
             guessed.require_finished(path, segment).ok()?;
         }
-        let noted = options.notes.as_ref().is_some_and(|n| n.know(name));
+        let is_noted = options.have_noted(name);
         // A directory answers at once, and what is there already need not be compressed.
         let is_far = cluster.repository.directory().is_none();
-        let codec = (is_far && !noted).then_some(options.codec);
-        let looked = guessed.look(path, file, codec).await;
+        let codec = (is_far && !is_noted).then_some(options.codec);
+        let looked = guessed.look(path, file, codec, is_noted).await;
         Some(Self { guessed, looked })
     }
 
@@ -354,7 +356,7 @@ impl Archive {
                 {
                     return Ok(());
                 }
-                let looked = self.look(&path, file, None).await?;
+                let looked = self.look(&path, file, None, false).await?;
                 self.store(file, looked, options).await.map(|_| ())
             };
             let doing =
@@ -408,7 +410,7 @@ impl Archive {
         let made = files.into_iter().map(move |file| async move {
             let name = file.file_name(self.segment_size);
             let path = path.with_file_name(&name);
-            let looked = self.look(&path, file, Some(codec)).await?;
+            let looked = self.look(&path, file, Some(codec), false).await?;
             Ok(Prepared {
                 name,
                 file,
@@ -504,11 +506,19 @@ impl Archive {
         {
             self.require_finished(path, segment)?;
         }
-        self.look(path, file, None).await
+        let is_noted = options.have_noted(&file.file_name(self.segment_size));
+        self.look(path, file, None, is_noted).await
     }
 
-    /// Reads the file while the archive is asked what it has, and makes it an object when it is told how.
-    async fn look(&self, path: &Path, file: ArchiveFile, codec: Option<Codec>) -> Result<Looked> {
+    /// Reads the file while the archive is asked what it has, and makes it an object when it is told how. One that `is_noted`
+    /// was stored by this host a moment ago.
+    async fn look(
+        &self,
+        path: &Path,
+        file: ArchiveFile,
+        codec: Option<Codec>,
+        is_noted: bool,
+    ) -> Result<Looked> {
         let archive = self.clone();
         let opened = path.to_owned();
         let sealing = self.sealing().await?.clone();
@@ -519,21 +529,11 @@ impl Archive {
                 None => Readied::Read(contents),
             })
         });
-        let key = self.key(file);
-        let (readied, found) = futures::join!(read, self.header_of(&key));
-        let readied = readied?;
-        let found = match found {
-            Ok(None) => InArchive::Nothing,
-            Ok(Some(header)) => InArchive::Header(header),
-            Err(error) if is_damage(&error) => InArchive::Damage,
-            Err(error) => return Err(error),
-        };
+        let (readied, found) = futures::join!(read, self.found(file, is_noted));
+        let (readied, found) = (readied?, found?);
         // One whose header is there is compared with that.
-        if let (
-            ArchiveFile::History(timeline),
-            InArchive::Nothing | InArchive::Damage,
-            Readied::Read(contents),
-        ) = (file, &found, &readied)
+        if let (ArchiveFile::History(timeline), Readied::Read(contents)) = (file, &readied)
+            && !matches!(found, InArchive::Header(_))
         {
             let history = contents.history(timeline)?;
             self.require_begun_there(&history).await?;
@@ -599,66 +599,11 @@ impl Archive {
         Ok(u64::try_from(body.len()).unwrap_or(u64::MAX))
     }
 
-    async fn settle_encoded(&self, file: ArchiveFile, object: Encoded) -> Result<Pushed> {
-        let description = object.contents.description.clone();
-        self.settle(file, &description, future::ready(Ok(object)))
-            .await
-    }
-
-    /// Reads what is there under the name of `file`; only when that is damaged, stores the file beside it.
-    async fn settle(
-        &self,
-        file: ArchiveFile,
-        description: &WalDescription,
-        encoding: impl Future<Output = Result<Encoded>>,
-    ) -> Result<Pushed> {
-        let mut damage = None;
-        for number in 0..=MOST_MENDED {
-            let key = self.place(file, number);
-            match self.inspect_object(file, &key).await {
-                Ok(header) => {
-                    self.check_same(description, &header)?;
-                    self.cluster.repository.make_durable(&key).await?;
-                    return Ok(Pushed::Present);
-                }
-                Err(error) if is_damage(&error) => {
-                    self.check_remains(description, &key).await?;
-                    damage.get_or_insert(error);
-                }
-                Err(error) if error.kind() == Kind::NotFound => {
-                    return self.mend(&key, encoding.await?, damage).await;
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        let damage = damage.map_or(String::new(), |error| format!(": {error}"));
-        Err(Error::new(
-            Kind::Damaged,
-            format!("the archive has nothing but damaged copies of the file{damage}"),
-        )
-        .hint("look at the store: it does not keep what it is given"))
-    }
-
-    /// Stores `object` as `key`, in place of what is damaged, if anything is; what stores at the same time has the same file.
-    async fn mend(&self, key: &str, object: Encoded, damage: Option<Error>) -> Result<Pushed> {
-        let raw_bytes = object.contents.description.raw_length;
-        let stored_bytes = self.put(key, &object).await?;
-        let Some(damage) = damage else {
-            // It was deleted since it was seen.
-            return Ok(Pushed::Stored {
-                raw_bytes,
-                stored_bytes,
-            });
-        };
-        tracing::warn!("stored the file as \"{key}\", because {damage}");
-        Ok(Pushed::Mended)
-    }
-
     /// The header of the object that holds `file`, or of what stands in for it; `None` when there is none.
     pub(super) async fn present(&self, file: ArchiveFile) -> Result<Option<wal::WalHeader>> {
         let read = async |key: String| self.header_of(&key).await;
         let absent = || Error::new(Kind::NotFound, "there is no such object");
-        let found = self.first_good(file, async |key| read(key).await?.ok_or_else(absent));
+        let found = self.first_there(file, async |key| read(key).await?.ok_or_else(absent));
         match found.await {
             Ok(header) => Ok(Some(header)),
             Err(error) if error.kind() == Kind::NotFound => Ok(None),
@@ -694,54 +639,6 @@ impl Archive {
             Err(error) if error.kind() == Kind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
-    }
-
-    /// What is left of a damaged object may still say that it was of other contents than the file.
-    async fn check_remains(&self, description: &WalDescription, key: &str) -> Result<()> {
-        match self.header_of(key).await {
-            Ok(Some(header)) if header.file_name == description.file_name => {
-                self.check_same(description, &header)
-            }
-            // Nothing is known of it, or it is no object of this file at all.
-            Ok(_) => Ok(()),
-            Err(error) if is_damage(&error) => Ok(()),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Whether the object with that header is of the file that is pushed.
-    fn check_same(&self, description: &WalDescription, present: &wal::WalHeader) -> Result<()> {
-        // An object of another file under this name is damage, which reading it tells.
-        let same = present.file_name != description.file_name
-            || present.system_identifier == description.system_identifier
-                && present.raw_length == description.raw_length
-                && present.raw_digest == description.raw_digest;
-        if same {
-            return Ok(());
-        }
-        let url = self.cluster.repository.url();
-        let (found, expected) = (
-            hex(&present.raw_digest[..8]),
-            hex(&description.raw_digest[..8]),
-        );
-        Err(Error::new(
-            Kind::AlreadyExists,
-            format!(
-                "the archive in {url} holds a file of that name with other contents \
-                 ({} bytes, digest {found}; the file has {} bytes, digest {expected})",
-                present.raw_length, description.raw_length
-            ),
-        )
-        .hint(if description.file_name.ends_with(".partial") {
-            "two servers were promoted out of one segment, and no recovery reads files of this kind: keep a copy, if it may matter \
-             what was written last on the timeline that was left, and rename its mark in archive_status from .ready to .done: the \
-             archiver then goes on"
-        } else {
-            "another server, such as a restored copy, archives under this cluster's name, or this one was set back to an \
-             earlier state: give this server or the other one a name of its own (pgstrata init --cluster NAME, the same \
-             NAME in its archive_command and in its configuration file, a full backup); what waits for its archiver is then stored under that name. A new \
-             timeline does not help: the file would be refused again"
-        }))
     }
 }
 

@@ -90,22 +90,37 @@ impl Archive {
         Ok(here.zip(there).map(|(here, there)| is_same(&here, &there)))
     }
 
-    /// Whether the segment or history at `path` is the one in the archive; nothing when that has none that is good.
+    /// Whether the segment or history at `path` is the one in the archive, going by the header of its object; nothing when that
+    /// has none that is good.
     ///
     /// # Errors
     /// When one of them cannot be read.
     pub async fn holds_as(&self, file: ArchiveFile, path: &Path) -> Result<Option<bool>> {
-        let path = path.to_owned();
-        let digest = blocking(move || {
-            let mut hasher = ContentHasher::new();
-            pieces(&path, &open(&path)?, |piece| {
-                hasher.update(piece);
-                Ok(())
-            })?;
-            Ok(hasher.finish())
-        });
-        let (digest, there) = futures::try_join!(digest, self.good_header(file))?;
+        let (digest, there) = futures::try_join!(digest_at(path), self.good_header(file))?;
         Ok(there.map(|there| there.raw_digest == digest))
+    }
+
+    /// The same, of an object that is read to its end. The header of one that is damaged behind it may still tell of another file.
+    pub(super) async fn holds_whole_as(
+        &self,
+        file: ArchiveFile,
+        path: &Path,
+    ) -> Result<Option<bool>> {
+        let (digest, whole) = futures::try_join!(digest_at(path), self.good_object(file))?;
+        if let Some(whole) = whole {
+            return Ok(Some(whole.raw_digest == digest));
+        }
+        let left = self.good_header(file).await?;
+        let is_other = left.is_some_and(|left| left.raw_digest != digest);
+        Ok(is_other.then_some(false))
+    }
+
+    /// What the object of `file`, or what stands in for it, says of itself when it can be read to its end.
+    async fn good_object(&self, file: ArchiveFile) -> Result<Option<WalHeader>> {
+        match self.inspect(file).await {
+            Err(error) if error.kind() == Kind::NotFound || error.is_of_one_object() => Ok(None),
+            found => found.map(Some),
+        }
     }
 
     async fn good_header(&self, file: ArchiveFile) -> Result<Option<WalHeader>> {
@@ -130,6 +145,20 @@ impl Archive {
             format!("the archives in {from} and in {to} hold different files of the name {name}");
         Error::new(Kind::AlreadyExists, what).hint(ONE_TO_KEEP)
     }
+}
+
+/// The digest of the file at `path`.
+async fn digest_at(path: &Path) -> Result<[u8; 32]> {
+    let path = path.to_owned();
+    blocking(move || {
+        let mut hasher = ContentHasher::new();
+        pieces(&path, &open(&path)?, |piece| {
+            hasher.update(piece);
+            Ok(())
+        })?;
+        Ok(hasher.finish())
+    })
+    .await
 }
 
 /// Whether two objects are of one file.

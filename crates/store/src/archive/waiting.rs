@@ -27,19 +27,28 @@ const MOST_AT_AN_END: u64 = 4;
 /// Headers are far away, and files are read from a disk that the server needs.
 const COMPARED_AT_ONCE: usize = 4;
 
+/// Why a partial segment that differs tells of no other history.
+const TWO_PROMOTED: &str = "two servers were promoted out of one segment; the server's log has what archive-push says of that";
+
 /// What became of the comparison.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WaitingCompared {
     /// The first of which the archive has other contents.
     pub other: Option<ArchiveFile>,
-    /// The names of those that could not be compared, and why.
+    /// The names of those that tell nothing of another history, though they were not found to be the same, and why.
     pub unknown: Vec<(String, String)>,
+    /// Those among them of which the archive has nothing good. Pushed again, they are stored beside what is damaged.
+    pub nothing_good: Vec<ArchiveFile>,
+    /// The first partial segment among them of which the archive has other contents.
+    pub other_partial: Option<ArchiveFile>,
 }
 
 enum WaitingVerdict {
     /// The archive has it, or it does not wait any more, or nobody will store it.
     Fine,
     Other(ArchiveFile),
+    OtherPartial(ArchiveFile),
+    NothingGood(ArchiveFile),
     Unknown(String, String),
 }
 
@@ -72,9 +81,30 @@ pub fn waiting_files(pg_wal: &Path, size: WalSegmentSize) -> Result<Vec<ArchiveF
     Ok(files)
 }
 
+impl WaitingCompared {
+    fn add(&mut self, verdict: WaitingVerdict, size: WalSegmentSize) {
+        let mut unknown = |file: ArchiveFile, why: &str| {
+            self.unknown.push((file.file_name(size), why.to_owned()));
+        };
+        match verdict {
+            WaitingVerdict::Fine => {}
+            WaitingVerdict::Other(file) => self.other = self.other.or(Some(file)),
+            WaitingVerdict::OtherPartial(file) => {
+                unknown(file, TWO_PROMOTED);
+                self.other_partial = self.other_partial.or(Some(file));
+            }
+            WaitingVerdict::NothingGood(file) => {
+                unknown(file, "the archive has nothing good of that name");
+                self.nothing_good.push(file);
+            }
+            WaitingVerdict::Unknown(name, why) => self.unknown.push((name, why)),
+        }
+    }
+}
+
 impl Archive {
     /// Compares what waits for the archiver in `pg_wal`, as [`waiting_files`] has it, with the archive, at both ends of what
-    /// that has of it.
+    /// that has of it. Reads the headers of objects alone.
     ///
     /// # Errors
     /// `File` when the histories beside it cannot be read; when the archive cannot be.
@@ -82,6 +112,27 @@ impl Archive {
         &self,
         pg_wal: &Path,
         waiting: &[ArchiveFile],
+    ) -> Result<WaitingCompared> {
+        self.compare(pg_wal, waiting, false).await
+    }
+
+    /// The same for who deletes what waits: reads each object to its end, for what is damaged behind its header is lost, too.
+    ///
+    /// # Errors
+    /// As for [`Archive::compare_waiting`].
+    pub async fn compare_waiting_whole(
+        &self,
+        pg_wal: &Path,
+        waiting: &[ArchiveFile],
+    ) -> Result<WaitingCompared> {
+        self.compare(pg_wal, waiting, true).await
+    }
+
+    async fn compare(
+        &self,
+        pg_wal: &Path,
+        waiting: &[ArchiveFile],
+        is_whole: bool,
     ) -> Result<WaitingCompared> {
         let mut found = WaitingCompared::default();
         let present = self.present_of(waiting).await?;
@@ -93,14 +144,10 @@ impl Archive {
         let each = MOST_AT_AN_END.min(WHOLE_BYTES / self.segment_size.get());
         let each = usize::try_from(each.max(1)).unwrap_or(1);
         let comparisons = both_ends(present, each).into_iter();
-        let comparisons = comparisons.map(|file| self.compare_one(pg_wal, file, &forks));
+        let comparisons = comparisons.map(|file| self.compare_one(pg_wal, file, &forks, is_whole));
         let compared = stream::iter(comparisons).buffered(COMPARED_AT_ONCE);
         for comparison in compared.try_collect::<Vec<_>>().await? {
-            match comparison {
-                WaitingVerdict::Fine => {}
-                WaitingVerdict::Other(file) => found.other = found.other.or(Some(file)),
-                WaitingVerdict::Unknown(name, why) => found.unknown.push((name, why)),
-            }
+            found.add(comparison, self.segment_size);
         }
         Ok(found)
     }
@@ -133,12 +180,16 @@ impl Archive {
         pg_wal: &Path,
         file: ArchiveFile,
         forks: &Forks,
+        is_whole: bool,
     ) -> Result<WaitingVerdict> {
         let name = file.file_name(self.segment_size);
         let path = pg_wal.join(&name);
         let mark = pg_wal.join(format!("archive_status/{name}.ready"));
         let unknown = |why: String| Ok(WaitingVerdict::Unknown(name.clone(), why));
-        let same = self.holds_as(file, &path).await;
+        let same = match is_whole {
+            true => self.holds_whole_as(file, &path).await,
+            false => self.holds_as(file, &path).await,
+        };
         // What was archived meanwhile may have been given the name of a later segment while it was read.
         if !mark.exists() {
             return Ok(WaitingVerdict::Fine);
@@ -146,16 +197,15 @@ impl Archive {
         match same {
             Ok(Some(true)) => Ok(WaitingVerdict::Fine),
             // No recovery reads it.
-            Ok(Some(false)) if matches!(file, ArchiveFile::Partial(_)) => unknown(
-                "two servers were promoted out of one segment; the server's log has what archive-push says of that"
-                    .to_owned(),
-            ),
+            Ok(Some(false)) if matches!(file, ArchiveFile::Partial(_)) => {
+                Ok(WaitingVerdict::OtherPartial(file))
+            }
             Ok(Some(false)) => match self.will_be_left_out(&path, file, forks).await {
                 Ok(true) => Ok(WaitingVerdict::Fine),
                 Ok(false) => Ok(WaitingVerdict::Other(file)),
                 Err(error) => unknown(error.to_string()),
             },
-            Ok(None) => unknown("the archive has nothing good of that name".to_owned()),
+            Ok(None) => Ok(WaitingVerdict::NothingGood(file)),
             Err(error) if is_of_one_file(&error) => unknown(error.to_string()),
             Err(error) => Err(error),
         }

@@ -105,12 +105,12 @@ impl AllMarks {
     }
 
     /// The labels whose layers are not there any more, though they are pinned at that time: somebody has deleted them who asked
-    /// no pin.
+    /// no pin. None of them is one that was given up, of which there will be no layer.
     pub fn pins_of_gone(&self, catalog: &Catalog, now: Timestamp) -> impl Iterator<Item = &Label> {
         let gone = self.of_gone(catalog);
-        let pinned = gone.filter(move |(_, found)| {
+        let pinned = gone.filter(move |(label, found)| {
             let mut layers = found.marks.values();
-            layers.any(|said| said.is_pinned(now))
+            !catalog.abandoned.contains(label) && layers.any(|said| said.is_pinned(now))
         });
         pinned.map(|(label, _)| label)
     }
@@ -245,13 +245,19 @@ async fn read(
 /// # Errors
 /// When the repository cannot be written.
 pub async fn add(cluster: &ClusterRepository, layer: &Layer, says: Mark) -> Result<()> {
-    add_object(cluster, layer, says).await.map(drop)
+    add_object(cluster, &layer.label, layer.reference(), says).await?;
+    Ok(())
 }
 
-/// The same; answers the object's key.
-async fn add_object(cluster: &ClusterRepository, layer: &Layer, says: Mark) -> Result<String> {
+/// The same of a layer of that label, there or not; answers the object's key.
+async fn add_object(
+    cluster: &ClusterRepository,
+    label: &Label,
+    layer: ParentRef,
+    says: Mark,
+) -> Result<String> {
     let mut record = MarkRecord {
-        layer: layer.reference(),
+        layer,
         number: 0,
         says,
         host: host_name(),
@@ -259,12 +265,12 @@ async fn add_object(cluster: &ClusterRepository, layer: &Layer, says: Mark) -> R
         marked_at: Timestamp::now(),
         written_by: WRITTEN_BY.to_owned(),
     };
-    let prefix = cluster.name.marks_of(&layer.label);
+    let prefix = cluster.name.marks_of(label);
     let listed = cluster.repository.list(&prefix).await?;
     let numbers = listed.iter().filter_map(|object| number_of(&object.key));
     record.number = number_behind(numbers);
     for _ in 0..TRIES {
-        let key = cluster.name.mark_key(&layer.label, record.number);
+        let key = cluster.name.mark_key(label, record.number);
         let body = Bytes::from(mark::encode(&record));
         match cluster.repository.create(&key, body).await {
             Err(error) if error.kind() == Kind::AlreadyExists => {
@@ -273,10 +279,7 @@ async fn add_object(cluster: &ClusterRepository, layer: &Layer, says: Mark) -> R
             created => return created.map(|()| key),
         }
     }
-    let what = format!(
-        "layer {} is marked by too many at the same time",
-        layer.label
-    );
+    let what = format!("layer {label} is marked by too many at the same time");
     Err(Error::new(Kind::Busy, what).hint("run it again"))
 }
 
@@ -289,7 +292,7 @@ pub async fn pin(cluster: &ClusterRepository, chain: &[Arc<Layer>], pin: mark::P
     let Some(layer) = chain.first() else {
         return Ok(());
     };
-    let ours = add_object(cluster, layer, Mark::Pin(pin)).await?;
+    let ours = add_object(cluster, &layer.label, layer.reference(), Mark::Pin(pin)).await?;
     let Err(error) = check_stays(cluster, chain).await else {
         return Ok(());
     };
@@ -327,20 +330,44 @@ fn number_of(key: &str) -> Option<u32> {
     key.rsplit('/').next()?.parse().ok()
 }
 
-/// Forgets the marks of layers that are gone, and whose state no other layer has.
+/// Takes back the pins of layers of that label that are not there, and whose state no other layer has. Answers what is said
+/// then; nothing when none of them was pinned.
 ///
 /// # Errors
 /// When the repository cannot be read or written.
-pub async fn forget_gone(cluster: &ClusterRepository) -> Result<()> {
+pub async fn unpin_gone(
+    cluster: &ClusterRepository,
+    catalog: &Catalog,
+    label: &Label,
+) -> Result<Option<Marks>> {
+    let marks = load(cluster).await?;
+    let gone = marks.of_gone(catalog).filter(|(gone, _)| *gone == label);
+    let said = gone.flat_map(|(_, found)| found.marks.clone());
+    let pinned: Vec<(ParentRef, Marks)> = said.filter(|(_, said)| said.pin.is_some()).collect();
+    let mut unpinned = None;
+    for (layer, said) in pinned {
+        add_object(cluster, label, layer, Mark::Unpin(Unpin {})).await?;
+        unpinned = Some(Marks { pin: None, ..said });
+    }
+    Ok(unpinned)
+}
+
+/// Forgets the marks of layers that are gone, and whose state no other layer has. What says that such a layer is pinned at that
+/// time stays until somebody takes the pin back: the layer may be brought back, and is pinned then.
+///
+/// # Errors
+/// When the repository cannot be read or written.
+pub async fn forget_gone(cluster: &ClusterRepository, now: Timestamp) -> Result<()> {
     let marks = load(cluster).await?;
     if marks.by_label.is_empty() {
         return Ok(());
     }
     let catalog = Catalog::load(cluster).await?;
-    for (_, found) in marks.of_gone(&catalog) {
-        cluster.repository.delete_all(&found.keys).await?;
-    }
-    Ok(())
+    let pinned: BTreeSet<&Label> = marks.pins_of_gone(&catalog, now).collect();
+    let gone = marks.of_gone(&catalog);
+    let gone = gone.filter(|(label, _)| !pinned.contains(label));
+    let keys: Vec<String> = gone.flat_map(|(_, found)| found.keys.clone()).collect();
+    cluster.repository.delete_all(&keys).await
 }
 
 /// Brings what is said of a layer in `source` into `target`, where it has the same label and manifest. A list that begins

@@ -27,6 +27,7 @@ mod remove;
 mod restoring;
 mod retain;
 mod sibling;
+mod unknown;
 mod verified;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -63,7 +64,7 @@ pub use presence::{
 };
 pub use records::unreadable_records;
 pub use removal::{
-    Leaving, PendingRemoval, Removed, Terms, Witnesses, being_removed, not_known, pending_removals,
+    Leaving, PendingRemoval, Removed, Terms, Witnesses, being_removed, pending_removals,
     remove_layers, tidy_removals, without_witnesses,
 };
 pub use remove::remove_leftover;
@@ -73,6 +74,7 @@ pub use restoring::{
 };
 pub use retain::{describe_lock, locked_layers};
 pub use sibling::Siblings;
+pub use unknown::not_known;
 pub use verified::{
     LastVerified, Verified, advice_if_damaged, examine_as_verified, forget_old_verifications,
     forget_verifications, last_verified, note_verified, verifications_to_come,
@@ -229,10 +231,7 @@ impl Catalog {
             }
         }
         catalog.layers = sorted(layers);
-        let merged: BTreeSet<String> = catalog.merged_labels().map(str::to_owned).collect();
-        for unfinished in &mut catalog.unfinished {
-            unfinished.was_merged = merged.contains(unfinished.label.as_str());
-        }
+        catalog.note_merged(cluster).await?;
         let named = catalog.named_and_gone(cluster).await?;
         catalog.call_lost(cluster, &lost, &named);
         catalog
@@ -242,6 +241,25 @@ impl Catalog {
             .damaged
             .sort_by(|a, b| order(&a.0).cmp(&order(&b.0)));
         Ok(catalog)
+    }
+
+    /// Notes which of the unfinished were finished and merged into a layer that is there. A copy brings such a layer again, under
+    /// its label: what says nothing of its end, and is being removed by nobody, is as good as any attempt.
+    async fn note_merged(&mut self, cluster: &ClusterRepository) -> Result<()> {
+        let merged: BTreeSet<String> = self.merged_labels().map(str::to_owned).collect();
+        let is_merged = |left: &Unfinished| merged.contains(left.label.as_str());
+        let has_ended = |left: &Unfinished| left.was_committed || left.abandoned;
+        let mut unfinished = self.unfinished.iter();
+        // A removal deletes the manifest before it leaves a record in its place. Its verdict came before both.
+        let leaving = match unfinished.any(|left| is_merged(left) && !has_ended(left)) {
+            true => being_removed(cluster).await?,
+            false => BTreeSet::new(),
+        };
+        for left in &mut self.unfinished {
+            let was_finished = has_ended(left) || leaving.contains(&left.label);
+            left.was_merged = was_finished && is_merged(left);
+        }
+        Ok(())
     }
 
     /// Labels without a manifest on which layers stand, each with one of these: they were finished, though nothing else

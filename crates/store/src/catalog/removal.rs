@@ -37,7 +37,7 @@ use super::presence::{WRITTEN_BY, hex, host_name};
 use super::remove::{is_left, remove_layer};
 use super::restoring::{self, InUse};
 use super::retain::{describe_lock, locked_layers};
-use super::{Catalog, Layer, OldWal, WalLimit, old_wal};
+use super::{Catalog, Layer, OldWal, WalLimit, not_known, old_wal};
 use crate::cluster::ClusterRepository;
 use crate::error::{Error, Kind, Result};
 use crate::repository::ObjectInfo;
@@ -54,6 +54,10 @@ const COMPLETED_STAYS: SignedDuration = SignedDuration::from_hours(24);
 pub struct Removed {
     /// Layers that are gone: first those that others have removed meanwhile, then ours, newest first.
     pub labels: Vec<Label>,
+    /// Files of WAL that are gone.
+    pub wal: Vec<OldWal>,
+    /// What of WAL ended at or before this was to go, if any was.
+    pub wal_before: Option<Lsn>,
     /// Why nothing was removed.
     pub notes: Vec<String>,
     /// Why some were not.
@@ -191,6 +195,8 @@ pub async fn remove_layers(
         removal.execute(&seen).await?;
         removal.forget().await?;
         removed.labels.extend(labels(verdict));
+        removed.wal_before = verdict.wal_before;
+        removed.wal = seen.wal;
     } else {
         removal.withdraw().await;
         let note = "a layer has been begun, finished or pinned meanwhile, and may need what was to go: nothing is removed";
@@ -358,30 +364,6 @@ impl<'a> Removal<'a> {
     }
 }
 
-/// Why nothing can be removed: what a damaged manifest stands on is not known, nor what a pinned layer does whose parent is
-/// not there. What is left of its chain may yet be whole again.
-pub fn not_known(catalog: &Catalog, marks: &AllMarks, now: Timestamp) -> Vec<String> {
-    if !catalog.damaged.is_empty() {
-        let damaged = catalog.damaged.iter();
-        let notes = damaged.map(|(label, error)| {
-            format!(
-                "nothing is removed, because it is not known what layer {label} stands on: {error}"
-            )
-        });
-        return notes.collect();
-    }
-    let broken = catalog.layers.iter().filter_map(|layer| {
-        let error = catalog.chain_length(&layer.label).err()?;
-        let pin = marks.pinned(catalog, layer, now)?.describe();
-        Some(format!(
-            "nothing is removed, because {error}, and {pin}; bring back what is lost from a copy of the repository, or take the \
-             pin back with \"pgstrata unpin {}\"",
-            layer.label
-        ))
-    });
-    broken.collect()
-}
-
 /// What stays although it is not wanted.
 struct Spared<'a> {
     restores: &'a [InUse],
@@ -518,7 +500,10 @@ impl PendingRemoval {
     }
 
     /// Whether nothing is left of what it names.
-    async fn is_complete(&self, cluster: &ClusterRepository) -> Result<bool> {
+    ///
+    /// # Errors
+    /// When the repository cannot be read.
+    pub async fn is_complete(&self, cluster: &ClusterRepository) -> Result<bool> {
         for layer in &self.layers {
             if is_left(cluster, layer).await? {
                 return Ok(false);

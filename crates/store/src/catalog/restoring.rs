@@ -2,6 +2,9 @@
 //!
 //! A restore says at its start what it needs, and gives a sign of life every hour while it copies. Nothing tells when
 //! recovery has ended, so what it needs is kept for a day after the last sign; then the record is forgotten.
+//!
+//! A sign that the store has dated far ahead, while its clock was wrong, says nothing of when it was given. Until that time has
+//! come the record counts: only who ignores restores forgets it before.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -53,29 +56,36 @@ pub fn needed(restores: &[InUse]) -> HashMap<&ParentRef, &InUse> {
 impl InUse {
     /// For people.
     pub fn describe(&self) -> String {
-        let record = &self.record;
-        let minutes = self.age.as_mins().max(0);
+        let (record, last_sign) = (&self.record, self.last_sign());
         if record.is_copy() {
             return format!(
-                "the {} by \"{}\", begun at {}, needs it (last sign of life {} hours {} minutes ago; repeat the copy to complete \
-                 it; --ignore-restores gives it up)",
-                record.directory,
-                record.host,
-                record.started_at,
-                minutes / 60,
-                minutes % 60
+                "the {} by \"{}\", begun at {}, needs it ({last_sign}; repeat the copy to complete it; --ignore-restores gives it up)",
+                record.directory, record.host, record.started_at
             );
         }
         format!(
-            "the restore to \"{}\" on \"{}\", begun at {}, may need it (last sign of life {} hours {} minutes ago; \
-             --ignore-restores removes it all the same)",
-            record.directory,
-            record.host,
-            record.started_at,
-            minutes / 60,
-            minutes % 60
+            "the restore to \"{}\" on \"{}\", begun at {}, may need it ({last_sign}; --ignore-restores removes it all the same)",
+            record.directory, record.host, record.started_at
         )
     }
+
+    /// When it gave its last sign of life, for people.
+    fn last_sign(&self) -> String {
+        if is_dated_ahead(self.age) {
+            let hours = (-self.age).as_hours();
+            return format!(
+                "when it gave its last sign of life is not known: the store has dated that {hours} hours ahead"
+            );
+        }
+        let minutes = self.age.as_mins().max(0);
+        let (hours, minutes) = (minutes / 60, minutes % 60);
+        format!("last sign of life {hours} hours {minutes} minutes ago")
+    }
+}
+
+/// Whether what has that age was dated by a clock that was wrong, or is: by more than a clock may have been put back.
+fn is_dated_ahead(age: SignedDuration) -> bool {
+    age < -LEASE
 }
 
 /// How long after its last sign of life something is kept.
@@ -98,12 +108,15 @@ pub fn copied_by<'a>(attempt: &Unfinished, restores: &'a [InUse]) -> Option<&'a 
 /// has ended, also where nobody could remove its record.
 #[must_use]
 pub fn still_going(restores: &[InUse], catalog: &Catalog) -> Vec<InUse> {
-    let has_ended = |found: &InUse| {
-        let mut layers = catalog.layers.iter();
-        found.record.is_copy() && layers.any(|layer| copies(&found.id, &layer.manifest.layer_id))
-    };
+    let has_ended = |found: &&InUse| has_ended(&found.id, &found.record, catalog);
     let going = restores.iter().filter(|found| !has_ended(found));
     going.cloned().collect()
+}
+
+/// Whether that is the record of a copy of a layer that is there.
+fn has_ended(id: &str, record: &RestoreRecord, catalog: &Catalog) -> bool {
+    let mut layers = catalog.layers.iter();
+    record.is_copy() && layers.any(|layer| copies(id, &layer.manifest.layer_id))
 }
 
 /// Whether that is the id of the record of a copy of the layer with that id.
@@ -117,14 +130,25 @@ fn copies(id: &str, layer_id: &str) -> bool {
 /// # Errors
 /// When the repository cannot be read, or a record of them is damaged.
 pub async fn in_use(cluster: &ClusterRepository, now: StoreTime) -> Result<Vec<InUse>> {
-    let found = find(cluster, now).await?;
-    Ok(found
-        .into_iter()
-        .filter(|found| found.age <= lease_of(&found.record))
-        .collect())
+    let mut restores = Vec::new();
+    for found in find(cluster).await? {
+        let (id, age) = (found.id, now.since(found.modified));
+        match found.record {
+            Some(Ok(record)) if age <= lease_of(&record) => {
+                restores.push(InUse { id, record, age });
+            }
+            Some(Err(error)) if age <= COPY_LEASE => return Err(error),
+            // Whatever it needed, it needs it no more.
+            _ => {}
+        }
+    }
+    restores.sort_by_key(|found| found.record.started_at);
+    Ok(restores)
 }
 
-/// Forgets restores that have given no sign of life for long, and copies of layers of `catalog`, which are there.
+/// Forgets restores that have given no sign of life for long, and copies of layers of `catalog`, which are there. What it needs
+/// whose record nobody can read is not known, so that counts for as long as any would. Who has restores ignored also forgets
+/// those of which a wrong clock of the store has dated the last sign: they would count until then.
 ///
 /// # Errors
 /// When the repository cannot be read or written.
@@ -132,18 +156,22 @@ pub async fn forget_old(
     cluster: &ClusterRepository,
     catalog: &Catalog,
     now: StoreTime,
+    ignore_restores: bool,
 ) -> Result<()> {
-    let found = find(cluster, now).await?;
-    let going = still_going(&found, catalog);
-    for (id, modified) in ids(cluster).await? {
-        let known = found.iter().find(|found| found.id == id);
-        if known.is_some_and(|known| !going.contains(known)) {
-            forget(cluster, &id).await?;
-            continue;
-        }
-        let lease = known.map_or(COPY_LEASE, |found| lease_of(&found.record));
-        if now.since(modified) > lease {
-            forget(cluster, &id).await?;
+    let found = find(cluster).await?;
+    let is_ahead = |one: &FoundRestore, now: StoreTime| is_dated_ahead(now.since(one.modified));
+    // Who was held up since he asked would take for dated ahead what was stored meanwhile.
+    let after = match ignore_restores && found.iter().any(|one| is_ahead(one, now)) {
+        true => StoreTime::ask(cluster).await?,
+        false => now,
+    };
+    for one in &found {
+        let record = one.record.as_ref().and_then(|record| record.as_ref().ok());
+        let lease = record.map_or(COPY_LEASE, lease_of);
+        let is_over = now.since(one.modified) > lease
+            || record.is_some_and(|record| has_ended(&one.id, record, catalog));
+        if is_over || ignore_restores && is_ahead(one, after) {
+            forget(cluster, &one.id).await?;
         }
     }
     Ok(())
@@ -206,26 +234,34 @@ async fn ids(cluster: &ClusterRepository) -> Result<Vec<(String, Timestamp)>> {
     Ok(ids)
 }
 
-async fn find(cluster: &ClusterRepository, now: StoreTime) -> Result<Vec<InUse>> {
+/// What the repository has of a restore.
+struct FoundRestore {
+    id: String,
+    /// When the last of its objects was written.
+    modified: Timestamp,
+    /// What it needs, or why nobody can read that. Nothing when the record was forgotten in the meantime, or a late sign of life
+    /// alone is there.
+    record: Option<Result<RestoreRecord>>,
+}
+
+async fn find(cluster: &ClusterRepository) -> Result<Vec<FoundRestore>> {
     let mut found = Vec::new();
     for (id, modified) in ids(cluster).await? {
         let key = cluster.name.restore_key(&id);
-        // Forgotten in the meantime, or a late sign of life alone.
-        let Some(object) = cluster.repository.find_record(&key).await? else {
-            continue;
+        let stored = match cluster.repository.find_record(&key).await? {
+            Some(Ok(stored)) => {
+                let sealing = cluster.sealing().await?;
+                Some(sealing.open_record(&cluster.name, &key, stored))
+            }
+            stored => stored,
         };
-        let age = now.since(modified);
-        let sealing = cluster.sealing().await?;
-        let opened = object.and_then(|object| sealing.open_record(&cluster.name, &key, object));
-        let record = match opened.and_then(|object| decode(&object, &key)) {
-            Ok(record) => record,
-            // Whatever it needed, it needs it no more.
-            Err(_) if age > COPY_LEASE => continue,
-            Err(error) => return Err(error),
-        };
-        found.push(InUse { id, record, age });
+        let decoded = stored.map(|stored| stored.and_then(|object| decode(&object, &key)));
+        found.push(FoundRestore {
+            record: decoded,
+            id,
+            modified,
+        });
     }
-    found.sort_by_key(|found| found.record.started_at);
     Ok(found)
 }
 

@@ -3,15 +3,18 @@
 //! A backup can take longer than a session token lasts. Whoever renews the token writes it into the file that it
 //! came from; the file is looked at before each request, and read again when it changed, or when the store says that the
 //! token has expired. A file that cannot be read then, because it is being written, leaves the credentials as they were, and
-//! is read again until it can be.
+//! is read again until it can be. Nothing else takes their place, and a key that is refused while its files are being renewed is
+//! not the last one. When a repository is opened there is nothing to leave: a file that is empty is waited for.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use jiff::Timestamp;
 use object_store::CredentialProvider;
 use object_store::aws::{AmazonS3ConfigKey, AwsCredential};
 use object_store::gcp::GoogleConfigKey;
@@ -22,22 +25,56 @@ use super::settings::Said;
 use crate::error::{Error, Kind, Result};
 use crate::input::{read_settings, require_private};
 
-/// The options in a credentials file: lines `key = "value"`, read by nobody else.
+/// Whoever renews a file in place makes it empty first, and has written it, and those that belong to it, within this time.
+const WRITTEN_WITHIN: Duration = Duration::from_secs(5);
+
+/// How often an empty file is looked at.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+/// The options in a credentials file: lines `key = "value"`, read by nobody else. One that is empty is waited for.
 ///
 /// # Errors
-/// `Refused` when others may use the file; `Usage` when it holds something else.
+/// `Refused` when others may use the file; `Usage` when it holds something else, or nothing.
 pub fn read_credentials(file: &Path) -> Result<BTreeMap<String, String>> {
+    once_written(&[file], || credentials_in(file))
+}
+
+/// The same, without waiting.
+pub(super) fn credentials_in(file: &Path) -> Result<BTreeMap<String, String>> {
     require_private(file, "credentials file")?;
     let text = read_settings(file, "credentials file")?;
+    let wrong = |is: &str| {
+        let message = format!("credentials file \"{}\" {is}", file.display());
+        Error::new(Kind::Usage, message)
+    };
     // The parser's message would show the line, and with it the secret.
-    toml::from_str(&text).map_err(|_| {
-        Error::new(
-            Kind::Usage,
-            format!(
-                "credentials file \"{}\" is not a list of key = \"value\" lines",
-                file.display()
-            ),
-        )
+    let said: BTreeMap<String, String> =
+        toml::from_str(&text).map_err(|_| wrong("is not a list of key = \"value\" lines"))?;
+    match said.is_empty() {
+        true => Err(wrong("holds nothing").hint("write options into it, or name no such file")),
+        false => Ok(said),
+    }
+}
+
+/// What `read` makes of these files. While it fails, and one of them is empty, it reads again for some seconds.
+pub(super) fn once_written<T>(files: &[&Path], read: impl Fn() -> Result<T>) -> Result<T> {
+    let begun = Instant::now();
+    loop {
+        // It may be emptied, and written, at any moment.
+        let was_empty = any_is_empty(files);
+        let done = read();
+        let may_come = done.is_err() && (was_empty || any_is_empty(files));
+        if !may_come || begun.elapsed() >= WRITTEN_WITHIN {
+            return done;
+        }
+        std::thread::sleep(LOOK_AGAIN);
+    }
+}
+
+fn any_is_empty(files: &[&Path]) -> bool {
+    files.iter().any(|file| {
+        let found = std::fs::metadata(file);
+        found.is_ok_and(|found| found.is_file() && found.len() == 0)
     })
 }
 
@@ -185,7 +222,7 @@ impl CredentialSource {
         let mut parts = BTreeMap::new();
         collect(&self.environment, &mut parts)?;
         if let Some(file) = &self.file {
-            collect(&read_credentials(file)?, &mut parts)?;
+            collect(&credentials_in(file)?, &mut parts)?;
         }
         collect(&self.options, &mut parts)?;
         let mut take = |part| parts.remove(&part);
@@ -274,6 +311,12 @@ impl Stamp {
             changed: (metadata.ctime(), metadata.ctime_nsec()),
         })
     }
+
+    /// Whether it came about a moment ago, by a clock that may be that of a file server.
+    fn is_new(&self) -> bool {
+        let age = Timestamp::now().as_second() - self.changed.0;
+        age.unsigned_abs() <= WRITTEN_WITHIN.as_secs()
+    }
 }
 
 /// Credentials out of files, as new as the files are.
@@ -309,6 +352,15 @@ impl Renewal {
             renewed.state().seen = None;
         }
         !matches!(self, Self::None)
+    }
+
+    /// Asked when the store refuses the key. Parts of it that have files of their own are renewed one after another: for a
+    /// moment some are old, and some new.
+    pub(super) fn is_under_way(&self) -> bool {
+        match self {
+            Self::OfFiles(renewed) => renewed.is_under_way(),
+            Self::None | Self::ByMachine => false,
+        }
     }
 }
 
@@ -377,6 +429,18 @@ impl Renewed {
         Arc::clone(&state.credential)
     }
 
+    /// Whether the files have changed since they were read, or a moment ago. They are read again then.
+    fn is_under_way(&self) -> bool {
+        let found = stamps(&self.files);
+        let is_new = found.iter().flatten().any(Stamp::is_new);
+        let mut state = self.state();
+        let is_under_way = is_new || state.seen.as_ref() != Some(&found);
+        if is_under_way {
+            state.seen = None;
+        }
+        is_under_way
+    }
+
     fn state(&self) -> MutexGuard<'_, CredentialState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -437,8 +501,10 @@ mod tests {
         assert_eq!(token().as_deref(), Some("oldest"));
         write(&file, "access_key_id = 'a'\nsecret_acc");
         assert_eq!(token().as_deref(), Some("oldest"));
-        write(&file, "region = 'x'\n");
-        assert_eq!(token().as_deref(), Some("oldest"));
+        for nothing in ["region = 'x'\n", "", "\n", "# renewed at\n"] {
+            write(&file, nothing);
+            assert_eq!(token().as_deref(), Some("oldest"), "{nothing:?}");
+        }
         write(&file, &format!("{keys}session_token = 'newer'\n"));
         assert_eq!(token().as_deref(), Some("newer"));
         assert_eq!(
@@ -515,9 +581,20 @@ mod tests {
         for text in ["", " \n\n"] {
             write(file.path(), text);
             let read = read_option("session_token_file", file.path().to_str().unwrap());
-            let error = read.unwrap_err();
-            assert_eq!(error.kind(), Kind::Usage, "{text:?}");
-            assert!(error.to_string().contains("holds nothing"), "{error}");
+            for error in [read.unwrap_err(), credentials_in(file.path()).unwrap_err()] {
+                assert_eq!(error.kind(), Kind::Usage, "{text:?}");
+                assert!(error.to_string().contains("holds nothing"), "{error}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_file_is_new_for_some_seconds_by_whatever_clock() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let stamp = Stamp::of(file.path()).unwrap();
+        for (seconds, is_new) in [(0, true), (2, true), (-20, false), (20, false)] {
+            let changed = (stamp.changed.0 + seconds, 0);
+            assert_eq!(Stamp { changed, ..stamp }.is_new(), is_new, "{seconds}");
         }
     }
 

@@ -5,10 +5,12 @@
 //! name is taken) and its directory synced. So a name always leads to a whole,
 //! durable object, and a crash leaves nothing that is listed. Each directory that
 //! this process writes to is synced up to the repository's root once, because another
-//! process may have made it and died before syncing it.
+//! process may have made it and died before syncing it. The root, and what is above it,
+//! has a durable name from the moment in which it is made, or is not there.
 //!
 //! Directories are never removed: removing one while another process creates an
-//! object in it would lose the synced entry. An empty directory is not listed.
+//! object in it would lose the synced entry. One is, made a moment ago, whose own name
+//! cannot be synced. An empty directory is not listed.
 //! Names starting with a dot are not objects, nor is what a file system keeps in
 //! its uppermost directory, which may be any of these: `wal` may be a link to it.
 
@@ -328,37 +330,29 @@ impl OpenDirectory {
         if known(&self.durable.lock().unwrap_or_else(PoisonError::into_inner)) {
             return Ok(());
         }
-        let makes_root = !self.root.is_dir();
         self.make_directories(directory, None)?;
         let above = directory.ancestors().skip(1);
         for ancestor in above.take_while(|a| a.starts_with(&self.root)) {
             sync_directory(ancestor)?;
         }
-        self.sync_root(makes_root)?;
+        self.sync_root()?;
         let mut durable = self.durable.lock().unwrap_or_else(PoisonError::into_inner);
         durable.insert(directory.to_owned());
         Ok(())
     }
 
-    /// Syncs the name of the root. Whoever may enter the directory in which that is, and not read it, cannot, and need not
-    /// when the root was there before.
-    fn sync_root(&self, is_new: bool) -> io::Result<()> {
-        let Some(above) = self.root.parent() else {
-            return Ok(());
-        };
-        match sync_directory(above) {
-            Err(e) if e.kind() != io::ErrorKind::PermissionDenied => Err(e),
-            Err(e) if is_new => Err(io::Error::other(format!(
-                "the repository's directory was made, and \"{}\", in which it is, cannot be synced: {e}; let the user who runs this \
-                 read it",
-                above.display()
-            ))),
+    /// Syncs the name of the root, which another process may have made. Whoever may enter the directory in which that is, and
+    /// not read it, cannot.
+    fn sync_root(&self) -> io::Result<()> {
+        match self.root.parent().map(sync_directory) {
+            Some(Err(e)) if e.kind() != io::ErrorKind::PermissionDenied => Err(e),
             _ => Ok(()),
         }
     }
 
     /// Makes `directory` and those above it, as far as they are missing. Made by root they belong to `owner`, or else to
-    /// the owner of the one above: a backup by root must not keep the server from archiving.
+    /// the owner of the one above: a backup by root must not keep the server from archiving. Below the root names are synced
+    /// when something is put there.
     fn make_directories(&self, directory: &FilePath, owner: Option<Owner>) -> io::Result<()> {
         let missing = directory.ancestors().take_while(|path| !path.is_dir());
         let missing: Vec<&FilePath> = missing.collect();
@@ -378,6 +372,9 @@ impl OpenDirectory {
                     (None, Some(above)) => give_to_owner_of(above, &made)?,
                     (None, None) => {}
                 }
+            }
+            if self.root.starts_with(path) {
+                keep_name_of(path)?;
             }
         }
         Ok(())
@@ -667,6 +664,25 @@ fn sync_directory(path: &FilePath) -> io::Result<()> {
         path
     };
     File::open(path)?.sync_all()
+}
+
+/// Syncs the name of a directory that was made just now. When that cannot be done the directory goes again: whoever met it
+/// later would take it for one that was there before, and its name for durable.
+fn keep_name_of(made: &FilePath) -> io::Result<()> {
+    let above = made.parent().unwrap_or(made);
+    let Err(error) = sync_directory(above) else {
+        return Ok(());
+    };
+    let _ = fs::remove_dir(made);
+    Err(match error.kind() {
+        io::ErrorKind::PermissionDenied => io::Error::other(format!(
+            "the directory \"{}\" was made and taken away again: \"{}\", in which it was, cannot be synced: {error}; let the user \
+             who runs this read that, or make the directory by hand",
+            made.display(),
+            above.display()
+        )),
+        _ => error,
+    })
 }
 
 /// One `pread` per range, into memory of the right size.

@@ -662,8 +662,10 @@ impl Repository {
 
     /// Whether the same request may succeed later, perhaps with other credentials.
     fn may_pass(&self, error: &object_store::Error) -> bool {
-        let reason = Reason::of(error);
-        reason.may_pass || (reason.token_has_expired && self.0.renewal.is_possible())
+        let (reason, renewal) = (Reason::of(error), &self.0.renewal);
+        reason.may_pass
+            || (reason.token_has_expired && renewal.is_possible())
+            || (reason.may_be_of_key() && renewal.is_under_way())
     }
 
     fn retries(&self) -> Retries {

@@ -15,8 +15,8 @@ use object_store::{BackoffConfig, ClientOptions, ObjectStore, RetryConfig};
 
 use super::client;
 use super::credentials::{
-    CredentialSource, Renewal, Renewed, Secrets, is_secret_option, read_credentials, read_option,
-    require_private_keys,
+    CredentialSource, Renewal, Renewed, Secrets, credentials_in, is_secret_option, once_written,
+    read_option, require_private_keys,
 };
 use super::local::LocalStore;
 use super::retries::Patience;
@@ -98,8 +98,13 @@ pub(super) const PATIENCE: Patience = Patience {
     later: Duration::from_secs(300),
 };
 
+/// Waits for a file that is empty because it is being written.
 pub(super) fn open(options: &RepositoryOptions) -> Result<Opened> {
-    open_in(environment(), options)
+    let named = options.options.iter();
+    let named = named.filter(|(key, _)| key.to_ascii_lowercase().ends_with("_file"));
+    let named = named.map(|(_, path)| std::path::Path::new(path));
+    let files: Vec<_> = named.chain(options.credentials.as_deref()).collect();
+    once_written(&files, || open_in(environment(), options))
 }
 
 /// In that environment: its variables by their names in lower case.
@@ -205,7 +210,7 @@ impl Settings {
         };
         let options = lower(&given.options);
         let file = match &given.credentials {
-            Some(file) => lower(&read_credentials(file)?),
+            Some(file) => lower(&credentials_in(file)?),
             None => BTreeMap::new(),
         };
         let secrets = Secrets::default();
@@ -529,6 +534,7 @@ mod tests {
             ),
             (&[("aws_endpoint", near)], s3().with("endpoint_url", far)),
             (&[("azure_storage_endpoint", far)], azure.clone()),
+            (&[], s3().with("endpoint", "HTTP://192.0.2.1")),
             (
                 &[("azurite_blob_storage_url", far)],
                 azure.clone().with("use_emulator", "true"),
@@ -550,6 +556,7 @@ mod tests {
         let ours = s3().with("endpoint", near);
         opened(&[("aws_endpoint_url_s3", far)], &ours).unwrap();
         opened(&[("aws_endpoint_url_s3", near)], &s3()).unwrap();
+        opened(&[], &s3().with("endpoint", "HTTP://LocalHost:1")).unwrap();
         opened(&[], &azure.with("use_emulator", "true")).unwrap();
     }
 
@@ -635,6 +642,55 @@ mod tests {
             words,
             ["SharedKey account", "Bearer ours", "SharedKey account"]
         );
+    }
+
+    #[tokio::test]
+    async fn no_variable_opens_s3_while_the_credentials_file_is_being_written() {
+        let server = listening();
+        let scratch = tempfile::tempdir().unwrap();
+        let keys = "access_key_id = 'ours'\nsecret_access_key = 'b'\n";
+        let theirs = [
+            ("aws_access_key_id", "theirs"),
+            ("aws_secret_access_key", "theirs"),
+            ("aws_session_token", "theirs"),
+        ];
+        let mut options = RepositoryOptions::new("s3://b/p").with("endpoint", server.endpoint());
+        options.credentials = Some(written(&scratch, keys, 0o600));
+        let opened = opened(&theirs, &options).unwrap();
+        for text in [keys, "", "region = 'x'\n"] {
+            written(&scratch, text, 0o600);
+            let asked = opened.store.head(&Path::from("x")).await;
+            assert!(asked.is_err());
+        }
+        let asked = server.asked();
+        assert_eq!(asked.len(), 3);
+        for asked in asked {
+            let said = &asked.headers["authorization"];
+            assert!(said.contains("Credential=ours/"), "{asked:?}");
+            let token = asked.headers.get("x-amz-security-token");
+            assert_eq!(token, None);
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_empty_when_a_repository_is_opened_is_waited_for() {
+        let scratch = tempfile::tempdir().unwrap();
+        let file = written(&scratch, "", 0o600);
+        let mut of_file = RepositoryOptions::new("s3://b/p");
+        of_file.credentials = Some(file.clone());
+        let keys = "access_key_id = 'a'\nsecret_access_key = 'b'\n";
+        let of_option = s3().with("session_token_file", file.to_str().unwrap());
+        for (options, text) in [(of_file, keys), (of_option, "c\n")] {
+            written(&scratch, "", 0o600);
+            let file = file.clone();
+            let writing = std::thread::spawn(move || {
+                std::thread::sleep(Duration::from_millis(300));
+                std::fs::write(file, text).unwrap();
+            });
+            let opened = super::open(&options).unwrap();
+            writing.join().unwrap();
+            assert!(matches!(opened.renewal, Renewal::OfFiles(_)), "{text}");
+        }
     }
 
     #[test]

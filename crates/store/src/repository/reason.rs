@@ -151,8 +151,9 @@ const CODES: &[(&str, &str, &str)] = &[
 /// What comes before the error in the body of an answer that began with status 200: a copy within the store can take long.
 pub(super) const FAILED_LATE: &str = "failed after the answer had begun, body: ";
 
+pub(super) const DENIED: &str = "access denied";
 const BUCKET: &str = "create the bucket or container, or correct the repository's URL";
-const CREDENTIALS: &str =
+pub(super) const CREDENTIALS: &str =
     "check the credentials of the repository (options, environment, instance role)";
 const EXPIRED: &str = "write a new token into the file that --credentials or session_token_file names, \
     which is read again when it changes; a token in the environment cannot be renewed";
@@ -529,7 +530,7 @@ impl Reason {
         match error {
             E::NotFound { .. } => Self::of_absence(&error.to_string()),
             E::AlreadyExists { .. } => Self::plain("it exists already", None),
-            E::PermissionDenied { .. } => Self::plain("access denied", Some(ACCESS)),
+            E::PermissionDenied { .. } => Self::plain(DENIED, Some(ACCESS)),
             E::Unauthenticated { .. } => {
                 Self::plain("the credentials were not accepted", Some(CREDENTIALS))
             }

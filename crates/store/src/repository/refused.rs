@@ -3,10 +3,16 @@
 use bytes::Bytes;
 
 use super::Repository;
-use super::reason::Reason;
+use super::reason::{CREDENTIALS, DENIED, Reason};
 use crate::error::{Error, Kind};
 
 impl Reason {
+    /// Whether the store did not take the key, or may not have taken it: the answer to a HEAD has no body, and says no more than
+    /// that it is denied.
+    pub(super) fn may_be_of_key(&self) -> bool {
+        self.hint == Some(CREDENTIALS) || (self.is_denial() && self.text == DENIED)
+    }
+
     /// Whether the store would say the same again, now and later.
     fn is_final(&self) -> bool {
         !self.may_pass && !self.token_has_expired

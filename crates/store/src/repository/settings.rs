@@ -96,7 +96,7 @@ impl<K: Copy + PartialEq> Said<K> {
     /// to which requests go.
     fn judge_plain_http(&mut self, addresses: &[Option<String>], allow: K) -> Result<()> {
         let plain = addresses.iter().flatten();
-        let mut plain = plain.filter_map(|address| address.strip_prefix("http://"));
+        let mut plain = plain.filter_map(|address| behind_plain_http(address));
         let allowed = self.value(allow);
         if allowed.is_some_and(is_true) {
             return Ok(());
@@ -131,6 +131,12 @@ impl Said<AmazonS3ConfigKey> {
             Key::ContainerCredentialsFullUri,
         ];
         let keys = [Key::AccessKeyId, Key::SecretAccessKey, Key::Token];
+        for key in keys {
+            // Options would beat it in the client. Here it must not count either while a file that says it is being written.
+            if self.names(&[key]) {
+                self.ignore(&[key]);
+            }
+        }
         if self.names(&[Key::AccessKeyId]) {
             // A token belongs to its key.
             self.ignore(&[Key::Token]);
@@ -307,6 +313,12 @@ pub(super) fn is_true(value: &str) -> bool {
     ["1", "true", "on", "yes", "y"].contains(&value.as_str())
 }
 
+/// What follows `http://`, in whatever case that is written (RFC 3986, 3.1).
+fn behind_plain_http(address: &str) -> Option<&str> {
+    let (scheme, place) = address.split_once("://")?;
+    scheme.eq_ignore_ascii_case("http").then_some(place)
+}
+
 /// Whether what follows `http://` leads no further than this machine.
 fn is_this_machine(place: &str) -> bool {
     let authority = place.split(['/', '?', '#']).next().unwrap_or_default();
@@ -322,7 +334,7 @@ fn is_this_machine(place: &str) -> bool {
     let is_loopback = host
         .parse::<IpAddr>()
         .is_ok_and(|address| address.is_loopback());
-    host == "localhost" || is_loopback
+    host.eq_ignore_ascii_case("localhost") || is_loopback
 }
 
 /// The variables of the environment by their names in lower case. One that is not UTF-8 says nothing to a store.
@@ -431,6 +443,7 @@ mod tests {
         for near in [
             "localhost",
             "localhost:9000/x",
+            "LocalHost",
             "127.0.0.1:1",
             "127.9.9.9",
             "[::1]:9000",

@@ -217,10 +217,7 @@ impl Adoption {
 }
 
 /// The links by which a data directory reaches what lies elsewhere: its WAL and tablespaces.
-///
-/// # Errors
-/// When the tablespaces cannot be listed.
-pub fn links_out_of(pgdata: &Path) -> Result<Vec<PathBuf>> {
+fn links_out_of(pgdata: &Path) -> Result<Vec<PathBuf>> {
     let tablespaces = pgdata.join("pg_tblspc");
     let mut links = vec![pgdata.join("pg_wal")];
     if tablespaces.is_dir() {

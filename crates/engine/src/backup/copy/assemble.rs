@@ -25,7 +25,7 @@ pub(crate) struct Assembled {
     pub(crate) audit: Audited,
     /// Files that were written whenever they were read.
     pub(crate) torn: Vec<String>,
-    /// Files that were listed and had gone when they were to be read.
+    /// Files that were listed and had gone, or were empty, when they were to be read.
     pub(crate) missing: BTreeSet<String>,
 }
 
@@ -92,6 +92,9 @@ impl<'a> Assembler<'a> {
             // Dropped between scan and reading.
             self.assembled.missing.insert(job.file.path.clone());
             return Ok(());
+        }
+        if outcomes.iter().any(|outcome| outcome.emptied) {
+            self.assembled.missing.insert(job.file.path.clone());
         }
         if outcomes.iter().any(|outcome| outcome.was_torn) {
             self.assembled.torn.push(job.file.path.clone());

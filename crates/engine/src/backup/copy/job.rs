@@ -197,6 +197,9 @@ pub(crate) enum WorkItem {
 pub(crate) struct Outcome {
     /// The file was dropped.
     pub(crate) gone: bool,
+    /// It was empty by then, so what the list had of it is lost. PostgreSQL empties the first file of a relation that it drops, and
+    /// removes it after the next checkpoint (`mdunlinkfork`).
+    pub(crate) emptied: bool,
     /// Identity of the file that was read.
     pub(crate) identity: u64,
     /// The plan could not be followed, everything was stored: nothing may be inherited.

@@ -206,6 +206,7 @@ impl Worker<'_> {
                 }
             };
             outcome.of_version(&open)?;
+            outcome.emptied = job.file.size_bytes > 0 && self.metadata(job, &open)?.len() == 0;
             outcome.size_bytes = reading.size_bytes;
             outcome.content_digest = Some(reading.digest);
             outcome.frames = reading.frames;
@@ -503,6 +504,23 @@ mod tests {
                 let blocks = outcome.frames.iter().map(FrameRef::page_count).sum::<u64>();
                 assert_eq!(blocks, 1_000_003_u64.div_ceil(8192));
             }
+        }
+    }
+
+    /// The list may have seen a relation's file while it grew.
+    #[test]
+    fn a_relation_file_of_odd_size_that_was_emptied_since_the_list_is_told() {
+        let root = tempfile::tempdir().unwrap();
+        let path = "base/5/16384";
+        let full = root.path().join(path);
+        fs::create_dir_all(full.parent().unwrap()).unwrap();
+        for left in [8193, 1, 0] {
+            fs::write(&full, vec![1; 8193]).unwrap();
+            let file = listed(root.path(), path).unwrap();
+            let opened = OpenOptions::new().write(true).open(&full).unwrap();
+            opened.set_len(left).unwrap();
+            let outcome = outcome_of(root.path(), file).unwrap();
+            assert_eq!(outcome.emptied, left == 0, "{left}");
         }
     }
 

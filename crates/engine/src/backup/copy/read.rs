@@ -216,6 +216,10 @@ impl<'a> Worker<'a> {
             ..run
         };
         let lost = BlockRun::between(present.start + present.count, run.start + run.count);
+        if lost.is_some() {
+            let about = || format!("could not look at \"{}\"", job.file.path);
+            outcome.emptied |= open.file.metadata().context(about)?.len() == 0;
+        }
         Ok((present, lost))
     }
 

@@ -26,12 +26,12 @@ use pgstrata_layer::manifest::{Beside, Manifest, ParentRef};
 use pgstrata_pgdata::{Lsn, TimelineId};
 use pgstrata_store::blocking::blocking;
 use pgstrata_store::catalog::{Catalog, Layer};
-use pgstrata_store::error::{FileContext, Result};
+use pgstrata_store::error::{Error, FileContext, Result};
 
 use super::prepare::Ready;
 use super::source;
-use crate::server::TrackerState;
 use crate::server::lineage::{self, Circumstances};
+use crate::server::{NoTracker, TrackerState};
 
 /// Longer than a busy disk takes for one small file. The backup is done but for that, which spares the next one some work.
 const REMEMBER_WITHIN: Duration = Duration::from_mins(1);
@@ -245,6 +245,9 @@ pub(super) async fn believed(
     }
 }
 
+/// What to do about a tracker that gives our role no answer.
+const RIGHTS: &str = "\"pgstrata tracker install-check\" names the rights that the role lacks";
+
 /// How the tracker says that somebody has called `pgstrata.reset()` (ext/history.c).
 const WAS_RESET: &str = "because it was reset by role";
 
@@ -284,17 +287,50 @@ pub(super) fn reset_after(state: &TrackerState, start: Lsn) -> Option<String> {
     (is_later && told.contains(WAS_RESET)).then_some(told)
 }
 
-/// What the page tracker tells of a reset since the backup of `parent` began, or leaves open. A layer that was made while the
-/// tracker made no tokens began somewhere in the WAL all the same.
+/// What the page tracker tells of a reset since the backup of `parent` began, or leaves open.
 pub(super) async fn reset_since(ready: &Ready, parent: &Manifest) -> Option<String> {
-    match (&ready.tracker, &parent.tracker_token) {
-        (Ok(tracker), Some(token)) => {
+    let Some(token) = &parent.tracker_token else {
+        let told = match &ready.tracker {
+            Ok(tracker) => tracker.state().await.map_err(|error| unanswered(&error)),
+            Err(none) => Err(none.clone()),
+        };
+        return reset_without_token(&told, parent.start_lsn);
+    };
+    told_of_reset(match &ready.tracker {
+        Ok(tracker) => {
             let answer = tracker.doubt(token).await;
-            told_of_reset(answer.map_err(|error| error.to_string()))
+            answer.map_err(|error| error.to_string())
         }
-        (Ok(tracker), None) => reset_after(&tracker.state().await.ok()?, parent.start_lsn),
-        (Err(none), Some(_)) => told_of_reset(Err(none.reason.clone())),
-        (Err(_), None) => None,
+        Err(none) => Err(none.reason.clone()),
+    })
+}
+
+/// The same of a parent that was made without a token: it began somewhere in the WAL all the same. While nobody can be asked, no
+/// layer has a token, and each one is in doubt, so what to do is said with it. Where the library is not loaded, or no database has
+/// the extension, nobody calls `pgstrata.reset()`.
+pub(super) fn reset_without_token(
+    told: &Answer<TrackerState, NoTracker>,
+    start: Lsn,
+) -> Option<String> {
+    match told {
+        Ok(state) => reset_after(state, start),
+        Err(none) if none.may_be_there => {
+            let (reason, hint) = (&none.reason, &none.hint);
+            told_of_reset(Err(format!(
+                "{reason}; each backup compares every page until it can be: {hint}"
+            )))
+        }
+        Err(_) => None,
+    }
+}
+
+/// A tracker that is there, and does not tell how it is.
+fn unanswered(error: &Error) -> NoTracker {
+    let hint = error.hint_text().unwrap_or(RIGHTS);
+    NoTracker {
+        reason: error.to_string(),
+        hint: hint.to_owned(),
+        may_be_there: true,
     }
 }
 

@@ -3,7 +3,7 @@
 //! A file is created with its final size, so that what is never written is a hole. Workers write at positions, in
 //! whatever order frames come; when the last page of a file is there, its checksum is put together from the pieces.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
@@ -734,11 +734,11 @@ impl<'a> Writer<'a> {
         self.owner
     }
 
-    /// Ends `backup_manifest`.
-    pub(crate) fn finish(self, wal: WalRange) -> Result<()> {
+    /// Ends `backup_manifest`. Files that are `gone` were listed and do not stay.
+    pub(crate) fn finish(self, wal: WalRange, gone: &BTreeSet<String>) -> Result<()> {
         let listing = self.listing.into_inner();
         let listing = listing.expect("no thread panics while it holds the listing");
-        listing.finish(wal)
+        listing.finish(wal, gone)
     }
 }
 

@@ -1,9 +1,13 @@
-//! The WAL that makes a layer consistent: which segments, and whether they can be read. Without all of it no restore of the
-//! layer ends well.
+//! The WAL that makes a layer consistent: which segments, whether they can be read, and what recovery makes out of them. Without
+//! all of it no restore of the layer ends well.
+
+use std::path::{Path, PathBuf};
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 #[cfg(test)]
 use pgstrata_layer::{cluster::ClusterRecord, keys::ClusterName};
+use pgstrata_pgdata::Major;
+use pgstrata_pgdata::lsn::Lsn;
 use pgstrata_pgdata::wal::{ArchiveFile, WalSegment, WalSegmentSize};
 use pgstrata_store::archive::Archive;
 use pgstrata_store::error::{Error, Kind, Result};
@@ -11,6 +15,7 @@ use pgstrata_store::error::{Error, Kind, Result};
 use pgstrata_store::{cluster::ClusterRepository, repository::Repository};
 
 use super::plan::PlanInner;
+use crate::restore::replay::{Foresight, ToCome};
 
 /// Each has a piece of its object in memory.
 pub(in crate::restore) const SEGMENTS_AT_ONCE: usize = 2;
@@ -64,18 +69,36 @@ impl LayerWal {
         }
     }
 
-    /// Requires that each of them can be read to its end, by who holds these keys. They are read once more when they are
-    /// written: the WAL of a backup that took hours is much, but a cluster that is changed in place is gone before.
+    /// Reads each of them to its end, as who holds these keys, and answers what their records make from `start` on. They are read
+    /// once more when they are written: the WAL of a backup that took hours is much, but a cluster that is changed in place is
+    /// gone before.
     ///
     /// # Errors
     /// As [`LayerWal::walk`].
-    pub(super) async fn require_readable(&self) -> Result<()> {
-        // Asked for the contents, the archive opens what is sealed; it checks the rest without a key.
-        stream::iter(&self.segments)
-            .map(|segment| self.walk(*segment, &(), |(), _| Ok(())))
-            .buffer_unordered(SEGMENTS_AT_ONCE)
+    async fn read_through(&self, major: Major, start: Lsn) -> Result<ToCome> {
+        let made: Vec<ToCome> = stream::iter(&self.segments)
+            .map(|segment| self.made_in(*segment, major))
+            .buffered(SEGMENTS_AT_ONCE)
             .try_collect()
-            .await
+            .await?;
+        Ok(ToCome::of_all(made, start))
+    }
+
+    /// What records make that begin in that segment.
+    async fn made_in(&self, segment: WalSegment, major: Major) -> Result<ToCome> {
+        let take: fn(&mut Foresight, &[u8]) -> Result<()> = |read, piece| {
+            read.take(piece);
+            Ok(())
+        };
+        // Asked for the contents, the archive opens what is sealed; it checks the rest without a key.
+        let begun = Foresight::new(major, segment, self.size);
+        let read = self.walk(segment, &begun, take).await?;
+        let next = segment.next();
+        let read = match read.goes_on() && self.segments.contains(&next) {
+            true => self.walk(next, &read.follow(next), take).await?,
+            false => read,
+        };
+        Ok(read.made_before(segment.end_lsn(self.size)))
     }
 
     /// Hands the contents of a segment to `take`, as [`Archive::walk`].
@@ -99,4 +122,18 @@ impl LayerWal {
             _ => error,
         })
     }
+}
+
+/// Requires that the layer's WAL can be read, and that recovery through it makes no tablespace where that would do harm.
+///
+/// # Errors
+/// As [`LayerWal::walk`], and [`ToCome::require_fit`].
+pub(super) async fn require_fit(plan: &PlanInner) -> Result<()> {
+    let start = plan.chain[0].manifest.start_lsn;
+    let own = LayerWal::of(plan)?;
+    let to_come = own.read_through(plan.major, start).await?;
+    // Those that were made since the layer.
+    let emptied = plan.links.of_tablespaces().map(Path::to_owned);
+    let emptied: Vec<PathBuf> = emptied.collect();
+    to_come.require_fit(plan.major, &plan.layout.tablespaces, &emptied)
 }

@@ -23,7 +23,7 @@ use serde::Serialize;
 use super::branches::refuse_leaving;
 use super::histories::{passed_over, require_histories, require_way_known};
 use super::locate::Locator;
-use super::own_wal::LayerWal;
+use super::own_wal::require_fit;
 use super::select::{BesideLayer, Candidate, Lost, Request, Selection, Told};
 use super::servers::one_server;
 use super::survey::{self, LayerFetch, Survey};
@@ -531,7 +531,7 @@ async fn require_room_and_wal(plan: &RestorePlan, condition: &Condition) -> Resu
         plan.inner.layout.check_space(&plan.inner.space)?;
     }
     match condition {
-        Condition::Existing => LayerWal::of(&plan.inner)?.require_readable().await,
+        Condition::Existing => require_fit(&plan.inner).await,
         _ => Ok(()),
     }
 }

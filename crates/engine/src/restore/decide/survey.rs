@@ -144,7 +144,7 @@ fn check_packs(chain: &Chain, losses: &[Option<Loss>], file: &FilePlan) -> Resul
     .hint("bring it back from a copy of the repository, or restore another layer: \"pgstrata info\" tells which can be restored"))
 }
 
-/// What is there, when nothing is mounted in it where the layer has nothing.
+/// What is there, when nothing is mounted in it but where the layer has a directory.
 pub(super) async fn removable(inventory: Inventory, chain: &Chain) -> Result<Inventory> {
     if !inventory.has_mounts() {
         return Ok(inventory);

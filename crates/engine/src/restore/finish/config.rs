@@ -71,7 +71,7 @@ pub(crate) struct Configuration<'a> {
     /// Parameters that named a target, as they were spelt.
     targets: BTreeSet<String>,
     missing: BTreeSet<String>,
-    /// Notes on includes that may mean several files of the layer.
+    /// Notes on includes of which the layer does not say for certain which of its files they mean.
     unclear: BTreeSet<String>,
 }
 
@@ -341,7 +341,7 @@ impl<'a> Configuration<'a> {
 
     /// The same for a file of the data directory that names another one by a relative path. One that leads out of the source's
     /// directory is in the layer by the place that it had, and where the source's directory was is not. So the end of that place,
-    /// behind the last `..`, must tell.
+    /// behind the last `..`, must tell, and a note says which one it was.
     fn lead_by_relative(
         &mut self,
         by: &str,
@@ -359,8 +359,13 @@ impl<'a> Configuration<'a> {
         let spot = Spot::Inside(by.to_owned());
         let places = self.ending_as(&behind_the_top(by, path), mention);
         match &places[..] {
-            [place] => {
+            [place] if mention != Mention::FileIfExists || !self.is_named(place) => {
                 let led = self.lead_to_stored(&spot, mention, place, syntax)?;
+                self.unclear.insert(format!(
+                    "\"{by}\" includes \"{}\", for which \"{place}\" was taken, because no other place in the layer ends so: look \
+                     whether that is the right one before the server is started",
+                    path.display()
+                ));
                 Ok(led.unwrap_or(Lead::Same))
             }
             [] if matches!(mention, Mention::File | Mention::Directory) && !here.exists() => {
@@ -377,14 +382,21 @@ impl<'a> Configuration<'a> {
                     kept.push(format!("\"{}\"", self.full(&below)));
                 }
                 self.unclear.insert(format!(
-                    "\"{by}\" includes \"{}\", which may be any of {} in the layer: name the right one there before the server is \
-                     started",
+                    "\"{by}\" includes \"{}\", which may be any of {} in the layer, or none of them: name the right one there \
+                     before the server is started",
                     path.display(),
                     kept.join(", ")
                 ));
                 Ok(Lead::Same)
             }
         }
+    }
+
+    /// Whether another line includes what had that place. Then nothing tells that a file which need not exist was that one.
+    fn is_named(&self, place: &str) -> bool {
+        let file = Spot::Included(place.to_owned());
+        let mut known = self.queue.iter().chain(&self.seen);
+        known.any(|(spot, _)| *spot == file)
     }
 
     /// The places of the layer's included files, or directories, that end so.

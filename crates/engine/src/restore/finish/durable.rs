@@ -1,31 +1,30 @@
 //! Making a whole directory tree durable.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
+use std::fs::{self, DirEntry, File};
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use pgstrata_store::direct;
 use pgstrata_store::error::{FileContext, Result};
 
 use crate::restore::place::claim::Root;
 use crate::restore::place::layout::LOST_FOUND;
+use crate::restore::place::mounts::Mounts;
 
 /// Makes everything below `roots`, and the entries that lead to them, durable.
 pub(crate) fn sync(roots: &[Root]) -> Result<()> {
-    let mut synced = BTreeSet::new();
+    let (mut synced, mounts) = (BTreeSet::new(), Mounts::now());
     for root in roots {
         let about = || format!("could not fsync the files in \"{}\"", root.path.display());
         let device = root.dir.metadata().context(about)?.dev();
-        if synced.contains(&device) {
-            continue;
-        }
-        if sync_file_system(root).context(about)? {
+        if !synced.contains(&device) && sync_file_system(root).context(about)? {
             synced.insert(device);
-            sync_mounted(root, device)?;
-        } else {
-            sync_tree(&root.path)?;
+        }
+        match synced.contains(&device) {
+            true => sync_mounted(&root.path, &synced, &mounts)?,
+            false => sync_tree(&root.path)?,
         }
     }
     for root in roots {
@@ -54,17 +53,46 @@ fn sync_above(directory: &Path) -> Result<bool> {
     }
 }
 
-/// Syncs the directories in `root` at which another file system begins, as that of WAL may.
-fn sync_mounted(root: &Root, device: u64) -> Result<()> {
-    let about = || format!("could not fsync the files in \"{}\"", root.path.display());
-    for entry in fs::read_dir(&root.path).context(about)? {
-        let entry = entry.context(about)?;
-        let found = entry.metadata().context(about)?;
-        if found.is_dir() && found.dev() != device {
-            sync_tree(&entry.path())?;
+/// Syncs what lies below `directory` on other file systems than those that are `synced`, as that of a database may.
+fn sync_mounted(directory: &Path, synced: &BTreeSet<u64>, mounts: &Mounts) -> Result<()> {
+    let is_synced = |entry: &DirEntry, is_directory: bool| -> io::Result<bool> {
+        let may_be_mounted = is_directory || mounts.has(&entry.path(), false);
+        Ok(!may_be_mounted || synced.contains(&entry.metadata()?.dev()))
+    };
+    for path in unsynced(directory, &is_synced)? {
+        match path.is_dir() {
+            true => sync_tree(&path)?,
+            false => sync_file(&path)?,
         }
     }
     Ok(())
+}
+
+/// The directories and files below `directory`, at any depth, that are not synced. What such a directory holds is not looked at.
+fn unsynced(
+    directory: &Path,
+    is_synced: &impl Fn(&DirEntry, bool) -> io::Result<bool>,
+) -> Result<Vec<PathBuf>> {
+    let about = || format!("could not look into \"{}\"", directory.display());
+    let mut found = Vec::new();
+    let entries = match fs::read_dir(directory) {
+        // One that we may not read is not ours to have changed.
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => return Ok(found),
+        entries => entries.context(about)?,
+    };
+    for entry in entries {
+        let entry = entry.context(about)?;
+        let kind = entry.file_type().context(about)?;
+        if entry.file_name() == LOST_FOUND || !(kind.is_dir() || kind.is_file()) {
+            continue;
+        }
+        if !is_synced(&entry, kind.is_dir()).context(about)? {
+            found.push(entry.path());
+        } else if kind.is_dir() {
+            found.extend(unsynced(&entry.path(), is_synced)?);
+        }
+    }
+    Ok(found)
 }
 
 /// Syncs the file system of `root` at once where that is known to write everything and to report what failed;
@@ -119,14 +147,17 @@ fn sync_tree(directory: &Path) -> Result<()> {
         if kind.is_dir() {
             sync_tree(&path)?;
         } else if kind.is_file() {
-            File::open(&path)
-                .and_then(|file| file.sync_all())
-                .context(|| about(&path))?;
+            sync_file(&path)?;
         }
     }
-    File::open(directory)
+    sync_file(directory)
+}
+
+/// Syncs a file, or what a directory itself says.
+fn sync_file(path: &Path) -> Result<()> {
+    File::open(path)
         .and_then(|file| file.sync_all())
-        .context(|| about(directory))
+        .context(|| format!("could not fsync \"{}\"", path.display()))
 }
 
 #[cfg(test)]
@@ -140,6 +171,28 @@ mod tests {
         fs::write(directory.path().join("below/file"), b"x").unwrap();
         std::os::unix::fs::symlink("nowhere", directory.path().join("link")).unwrap();
         sync_tree(directory.path()).unwrap();
+    }
+
+    #[test]
+    fn what_is_mounted_is_found_at_any_depth_and_synced() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        for name in ["base/5/deep", "lost+found/5"] {
+            fs::create_dir_all(at(name)).unwrap();
+        }
+        for name in ["base/5/1", "base/1", "top"] {
+            fs::write(at(name), b"x").unwrap();
+        }
+        std::os::unix::fs::symlink(at("base/5"), at("link")).unwrap();
+        let mounted = [at("base/1"), at("base/5")];
+        let is_synced = |entry: &DirEntry, _: bool| -> io::Result<bool> {
+            Ok(!mounted.contains(&entry.path()))
+        };
+        let mut found = unsynced(directory.path(), &is_synced).unwrap();
+        found.sort_unstable();
+        assert_eq!(found, mounted);
+        // No file system counts as synced here.
+        sync_mounted(directory.path(), &BTreeSet::new(), &Mounts::now()).unwrap();
     }
 
     #[test]

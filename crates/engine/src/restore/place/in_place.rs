@@ -25,11 +25,11 @@ use super::claim::Root;
 use super::foreign;
 use super::layout::{
     CONFIG_DIRECTORY, CONTROL, Condition, DirectoryState, LOST_FOUND, Layout, MARKER, Marker, Seen,
-    control_there, foreign_marker, occupied, read_if_there, read_marker, state, state_of_other,
+    control_there, foreign_marker, marker_of_parts, occupied, read_if_there, state, state_of_other,
     version_directory,
 };
 use super::links::{Links, link_target};
-use super::mounts::Mounts;
+use super::mounts::{Mounts, in_the_way};
 use super::own_settings::kept_settings;
 use super::running::{refuse_other_server, refuse_running_server};
 use crate::frames::Chain;
@@ -80,7 +80,24 @@ impl Layout {
             self.check_other(config, None, CONFIG_DIRECTORY)?;
         }
         foreign::refuse(&self.data, &self.changed_beside(links, identity))?;
+        self.refuse_mounts(links, identity)?;
         Ok(Condition::Existing)
+    }
+
+    /// Refuses what is mounted where a directory goes with all that it holds: one in the place of a link, and that of a tablespace
+    /// which was made since the layer.
+    fn refuse_mounts(&self, links: &Links, identity: &ClusterIdentity) -> Result<()> {
+        let spaces = self.tablespaces.keys();
+        let spaces = spaces.map(|oid| format!("pg_tblspc/{oid}"));
+        let wal = self.wal.iter().map(|_| "pg_wal".to_owned());
+        let for_links = spaces.chain(wal).map(|link| self.data.join(link));
+        let version = version_directory(identity);
+        let kept: BTreeSet<&Path> = self.tablespaces.values().map(PathBuf::as_path).collect();
+        let made = links.of_tablespaces().filter(|space| !kept.contains(space));
+        let made = made.map(|space| space.join(&version));
+        let mounts = Mounts::now();
+        let mut going = for_links.chain(made);
+        going.try_for_each(|place| mounts.refuse_within(&place))
     }
 
     /// The directories beside the data directory whose contents are changed or removed.
@@ -169,7 +186,7 @@ pub(crate) fn remember(
     identity: &ClusterIdentity,
     data: &Path,
 ) -> Result<InPlace> {
-    if let Some(mut found) = read_marker(data)?.and_then(|marker| marker.in_place) {
+    if let Some(mut found) = marker_of_parts(data)?.and_then(|marker| marker.in_place) {
         found.own_links.extend(links.lasting());
         return Ok(found);
     }
@@ -187,7 +204,7 @@ pub(crate) fn remember(
 /// be the cluster's own. A copy would archive beside its source; so would one that archived under another name, or nowhere,
 /// when it has the settings of its source again.
 pub(crate) fn archive_mode(data: &Path, own: bool, cluster: &ClusterName) -> Result<ArchiveMode> {
-    if let Some(found) = read_marker(data)?.and_then(|marker| marker.in_place) {
+    if let Some(found) = marker_of_parts(data)?.and_then(|marker| marker.in_place) {
         return Ok(found.archive_mode);
     }
     let command = archive_command(data)?;
@@ -214,7 +231,7 @@ impl Seen {
         Ok(Self {
             control: read_if_there(&data.join(CONTROL))?,
             pid_file: read_if_there(&data.join(LOCK_FILE))?,
-            marked: read_marker(data)?.is_some(),
+            marked: marker_of_parts(data)?.is_some(),
             vouched: vouched.server_is_stopped,
         })
     }
@@ -407,7 +424,8 @@ impl Inventory {
         self.found.iter().any(|found| found.mounted_at.is_some())
     }
 
-    /// What `belongs`, in order of path, does not name as what it is. Refuses when nobody can remove that.
+    /// What `belongs`, in order of path, does not name as what it is, and files that are mounted: a restore may have to put others
+    /// in their place. Refuses when nobody can remove that.
     pub(crate) fn strays(
         &self,
         belongs: impl Iterator<Item = Result<(String, EntryKind)>>,
@@ -427,7 +445,9 @@ impl Inventory {
             }
             let fits = match wanted {
                 Some(EntryKind::Directory) => found.kind == PresentKind::Directory,
-                Some(EntryKind::Relation | EntryKind::Plain) => found.kind == PresentKind::File,
+                Some(EntryKind::Relation | EntryKind::Plain) => {
+                    found.kind == PresentKind::File && found.mounted_at.is_none()
+                }
                 None => false,
             };
             if !fits {
@@ -436,7 +456,7 @@ impl Inventory {
         }
         let mut mounted = strays.iter().filter_map(|stray| stray.mounted_at.as_ref());
         match mounted.next() {
-            Some(place) => Err(mounted_stray(place)),
+            Some(place) => Err(in_the_way(place)),
             None => Ok(strays),
         }
     }
@@ -462,16 +482,6 @@ impl Inventory {
 pub(crate) fn belonging(chain: &Chain) -> impl Iterator<Item = Result<(String, EntryKind)>> {
     let entries = chain.newest().entries().into_iter().flatten();
     entries.map(|entry| entry.map(|entry| (entry.path, entry.kind)))
-}
-
-/// All that the mounted file system holds would be gone before it is known that its place cannot be removed.
-fn mounted_stray(place: &Path) -> Error {
-    let what = format!(
-        "the restore could not remove \"{}\", which the layer does not have: a file system is mounted there",
-        place.display()
-    );
-    Error::new(Kind::Refused, what)
-        .hint("Unmount it, and mount it outside of the cluster's directories: the restore removes what they hold beside the cluster.")
 }
 
 impl Present {

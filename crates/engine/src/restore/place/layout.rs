@@ -137,6 +137,13 @@ pub fn read_marker(directory: &Path) -> Result<Option<Marker>> {
     }
 }
 
+/// The marker of a restore that has left no cluster; `None` also when it stands beside a control file. Such a restore has not begun
+/// to change anything, or was done but for its marker, and the server may have run since: what is in the directory counts.
+pub(super) fn marker_of_parts(data: &Path) -> Result<Option<Marker>> {
+    let marker = read_marker(data)?;
+    Ok(marker.filter(|_| !data.join(CONTROL).exists()))
+}
+
 /// A tablespace that goes to another directory than it came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TablespaceMapping {
@@ -175,7 +182,7 @@ pub(crate) struct Seen {
     pub(crate) control: Option<Vec<u8>>,
     /// The contents of `postmaster.pid`.
     pub(crate) pid_file: Option<Vec<u8>>,
-    /// Whether an earlier attempt has left its marker.
+    /// Whether an earlier attempt has left its marker, and no control file.
     pub(crate) marked: bool,
     /// Whether somebody says that the server is stopped.
     pub(crate) vouched: bool,

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use pgstrata_layer::manifest::Tablespace;
 use pgstrata_store::error::{Error, FileContext, Kind, Result};
 
-use super::layout::{TablespaceMapping, read_marker, resolve};
+use super::layout::{TablespaceMapping, marker_of_parts, resolve};
 use crate::restore::{RestoreOptions, Vouched};
 use crate::server::lineage;
 
@@ -66,7 +66,7 @@ impl Links {
         }
         let here = lineage::located(data)?;
         // An earlier attempt has looked before it took the lineage file away.
-        if let Some(marker) = read_marker(data)?
+        if let Some(marker) = marker_of_parts(data)?
             && let Some(found) = marker.in_place
             && found.directory.as_ref() == Some(&here)
         {

@@ -7,7 +7,7 @@ mod foreign;
 pub(super) mod in_place;
 pub(super) mod layout;
 pub(super) mod links;
-mod mounts;
+pub(super) mod mounts;
 pub(super) mod own_settings;
 pub(super) mod running;
 pub(super) mod unarchived;

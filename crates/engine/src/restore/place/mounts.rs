@@ -9,18 +9,20 @@ use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use pgstrata_store::error::{Error, Kind, Result};
+
 /// Says for each mount where it is. Directories and files can be mounted out of the file system that they are in.
 const TABLE: &str = "/proc/self/mountinfo";
 
 /// Where something is mounted.
 #[derive(Debug, Default)]
-pub(super) struct Mounts {
+pub(crate) struct Mounts {
     listed: BTreeSet<PathBuf>,
 }
 
 impl Mounts {
     /// As the system lists them now; none where it does not.
-    pub(super) fn now() -> Self {
+    pub(crate) fn now() -> Self {
         let table = fs::read(TABLE).unwrap_or_default();
         let lines = table.split(|&byte| byte == b'\n');
         Self {
@@ -29,9 +31,32 @@ impl Mounts {
     }
 
     /// Whether something is mounted at a path without links. A directory shows it without any list.
-    pub(super) fn has(&self, path: &Path, is_directory: bool) -> bool {
+    pub(crate) fn has(&self, path: &Path, is_directory: bool) -> bool {
         self.listed.contains(path) || is_directory && begins_file_system(path)
     }
+
+    /// Refuses what is mounted at the path, or below it as far as the system lists that, for who removes all that is there. No
+    /// link is followed.
+    pub(super) fn refuse_within(&self, path: &Path) -> Result<()> {
+        let is_directory = fs::symlink_metadata(path).is_ok_and(|found| found.is_dir());
+        match self.listed.iter().find(|mount| mount.starts_with(path)) {
+            Some(mount) => Err(in_the_way(mount)),
+            None if self.has(path, is_directory) => Err(in_the_way(path)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// All that the mounted file system holds would be gone before it is known that its place cannot be removed.
+pub(super) fn in_the_way(place: &Path) -> Error {
+    let what = format!(
+        "the restore could not remove or replace \"{}\": something is mounted there",
+        place.display()
+    );
+    Error::new(Kind::Refused, what).hint(
+        "Unmount it, and mount it outside of the cluster's directories. Only a directory that the layer has may be mounted there, \
+         and one that --wal-dir or --tablespace-map puts elsewhere may not.",
+    )
 }
 
 /// Whether a file system begins at the directory.
@@ -74,6 +99,24 @@ mod tests {
         assert_eq!(found, Path::new("/srv/my data\\x\\9"));
         assert_eq!(mount_point(b"36 35 98:0"), None);
         assert_eq!(mount_point(b""), None);
+    }
+
+    #[test]
+    fn what_is_mounted_in_a_directory_that_goes_is_refused_at_any_depth() {
+        let mounts = Mounts {
+            listed: BTreeSet::from(["/data/pg_wal/archive_status", "/other"].map(PathBuf::from)),
+        };
+        for place in ["/data/pg_wal", "/data/pg_wal/archive_status"] {
+            let error = mounts.refuse_within(Path::new(place)).unwrap_err();
+            assert_eq!(error.kind(), Kind::Refused);
+            let said = error.to_string();
+            assert!(said.contains("\"/data/pg_wal/archive_status\""), "{said}");
+        }
+        for place in ["/data/pg_wa", "/data/pg_wal/0", "/data/pg_wal2"] {
+            mounts.refuse_within(Path::new(place)).unwrap();
+        }
+        let unlisted = Mounts::default();
+        assert!(unlisted.refuse_within(Path::new("/proc")).is_err());
     }
 
     #[test]

@@ -16,7 +16,7 @@ use pgstrata_pgdata::{ControlFile, LOCK_FILE, LockFile};
 use pgstrata_store::error::{Error, Kind, Result};
 use rustix::process::{Pid, test_kill_process};
 
-use super::layout::{CONTROL, MARKER, read_if_there};
+use super::layout::{CONTROL, read_if_there};
 use super::links::all_links;
 
 /// What speaks for a running server.
@@ -137,9 +137,8 @@ fn answers(says: &LockFile, data: &Path) -> bool {
 /// A server removes its `postmaster.pid` when it has shut down. Without one, a control file that says anything else is
 /// of a copy, or of a server that lost the file and lives on.
 fn unclean_shutdown(data: &Path) -> Result<Option<Sign>> {
-    let never_started = data.join("backup_label").exists();
-    if never_started || data.join(MARKER).exists() {
-        // It was put there by a restore or a base backup, and the control file is that of the source.
+    if data.join("backup_label").exists() {
+        // It was put there by a restore or a base backup, never started since, and the control file is that of the source.
         return Ok(None);
     }
     let Some(bytes) = read_if_there(&data.join(CONTROL))? else {
@@ -283,6 +282,23 @@ mod tests {
             );
             refuse_running_server(data, true).unwrap();
         }
+    }
+
+    /// A restore was killed before it had removed its marker, and the server has crashed since.
+    #[test]
+    fn a_marker_beside_a_control_file_proves_nothing() {
+        let scratch = tempfile::tempdir().unwrap();
+        let data = scratch.path();
+        fs::create_dir(data.join("global")).unwrap();
+        let control = include_bytes!("../../../../pgdata/tests/golden/15/pg_control_production");
+        fs::write(data.join(CONTROL), control).unwrap();
+        fs::write(data.join(crate::restore::MARKER), "{}").unwrap();
+        let error = refuse_running_server(data, false).unwrap_err();
+        let hint = error.hint_text().unwrap();
+        assert!(hint.contains("--server-is-stopped"), "{error}");
+        // No server has started since the restore.
+        fs::write(data.join("backup_label"), "").unwrap();
+        refuse_running_server(data, false).unwrap();
     }
 
     #[test]

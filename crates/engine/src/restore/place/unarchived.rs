@@ -1,7 +1,8 @@
 //! WAL in a data directory that no archive has: a restore in place would delete the only copy.
 //!
 //! What waits for the archiver is looked for in the archive by its name. Another server may have been there first, under the same
-//! name, so what is there is compared, too. What cannot be compared is told.
+//! name, or what was stored may have been damaged since, as by a power failure. So what is there is read to its end and compared,
+//! too. What cannot be compared is told.
 
 use std::path::Path;
 
@@ -19,16 +20,22 @@ pub(crate) async fn refuse_unarchived_wal(
     let pg_wal = data.join("pg_wal");
     let size = listed.segment_size();
     let waiting = waiting(&pg_wal, size)?.into_iter();
-    let (there, missing): (Vec<_>, Vec<_>) =
+    let (there, mut missing): (Vec<_>, Vec<_>) =
         waiting.partition(|(_, file)| listed.holds_file(*file));
     let there: Vec<ArchiveFile> = there.into_iter().map(|(_, file)| file).collect();
     // First: what comes behind another server's files is not to be archived either.
-    let compared = held.compare_waiting(&pg_wal, &there).await?;
+    let compared = held.compare_waiting_whole(&pg_wal, &there).await?;
     if let Some(other) = compared.other {
         return Err(of_another(&pg_wal, &other.file_name(size)));
     }
-    if let Some(error) = unarchived(&pg_wal, &missing, listed) {
+    let damaged = compared.nothing_good.iter();
+    missing.extend(damaged.map(|file| (file.file_name(size), *file)));
+    missing.sort_unstable();
+    if let Some(error) = unarchived(&pg_wal, &missing, compared.nothing_good.len(), listed) {
         return Err(error);
+    }
+    if let Some(partial) = compared.other_partial {
+        return Err(of_another_promotion(&pg_wal, &partial.file_name(size)));
     }
     let unknown = compared.unknown.into_iter();
     Ok(unknown
@@ -68,13 +75,26 @@ fn of_another(pg_wal: &Path, name: &str) -> Error {
     )
 }
 
+/// No recovery reads it, and the archiver is refused it. What the server wrote last on its old timeline is in it.
+fn of_another_promotion(pg_wal: &Path, name: &str) -> Error {
+    let what = format!(
+        "\"{name}\" in \"{}\" was never archived: the archive has other contents under that name, because two servers were promoted \
+         out of one segment, and the restore would delete the only copy",
+        pg_wal.display()
+    );
+    Error::new(Kind::Refused, what).hint(
+        "Keep a copy if anybody may want what was written last on the timeline that was left, then delete its .ready file.",
+    )
+}
+
 const ARCHIVE_THEM: &str = "Archive them with \"pgstrata archive-push FILE\", or delete their .ready files if they are not wanted.";
 
-/// What is said of files that wait in a `pg_wal`. Those of a branch that was left must not get into the archive: restores would ask
-/// which branch is meant.
+/// What is said of files that wait in a `pg_wal`, of which the archive has so many `damaged`. Those of a branch that was left must
+/// not get into the archive: restores would ask which branch is meant.
 fn unarchived(
     pg_wal: &Path,
     waiting: &[(String, ArchiveFile)],
+    damaged: usize,
     archive: &ArchivedWal,
 ) -> Option<Error> {
     let (first, _) = waiting.first()?;
@@ -83,6 +103,11 @@ fn unarchived(
         waiting.len(),
         pg_wal.display()
     );
+    if damaged > 0 {
+        what.push_str(&format!(
+            "; of {damaged} of them the archive has an object that cannot be read, beside which archive-push stores the file anew"
+        ));
+    }
     let abandoned = waiting.iter();
     let abandoned = abandoned.filter_map(|(name, file)| Some((name, left(*file, archive)?)));
     let abandoned: Vec<(&String, Left)> = abandoned.collect();
@@ -141,7 +166,7 @@ mod tests {
         let told = |archive: &ArchivedWal, names: &[&str]| {
             let file = |name: &&str| ((*name).to_owned(), ArchiveFile::parse(name, size).unwrap());
             let waiting: Vec<_> = names.iter().map(file).collect();
-            let error = unarchived(Path::new("/data/pg_wal"), &waiting, archive)?;
+            let error = unarchived(Path::new("/data/pg_wal"), &waiting, 0, archive)?;
             Some((error.to_string(), error.hint_text().unwrap().to_owned()))
         };
         let before = "000000010000000000000002";

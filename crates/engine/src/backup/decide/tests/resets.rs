@@ -6,10 +6,10 @@ use pgstrata_layer::manifest::ParentRef;
 use pgstrata_pgdata::Lsn;
 use pgstrata_store::error::{Error, Kind};
 
-use super::super::past::{believed, reset_after, told_of_reset};
+use super::super::past::{believed, reset_after, reset_without_token, told_of_reset};
 use super::directory::place;
-use crate::server::TrackerState;
 use crate::server::lineage::Circumstances;
+use crate::server::{NoTracker, TrackerState};
 
 fn void(why: &str) -> String {
     format!(
@@ -66,7 +66,7 @@ fn a_tracker_that_cannot_be_asked_is_a_doubt_while_the_lineage_has_a_token() {
     assert!(why.ends_with("cannot be asked: permission denied"), "{why}");
     let why = doubt(Some("1:1"), None).unwrap();
     assert!(why.contains("cannot be asked"), "{why}");
-    // So it ends with the next backup, which has made none.
+    // Without a token in it, that of the parent or its place in the WAL tells.
     for answer in [None, Some(denied()), Some(Ok(None))] {
         assert_eq!(doubt(None, answer), None);
     }
@@ -113,5 +113,32 @@ fn a_layer_without_token_goes_by_where_the_wal_was_at_the_reset() {
     ] {
         let told = reset_after(&state(lsn, why), start);
         assert_eq!(told.is_some(), is_told, "{lsn} {why}");
+    }
+}
+
+#[test]
+fn a_layer_without_token_is_in_doubt_for_as_long_as_a_tracker_may_be_there_that_nobody_can_ask() {
+    let start = Lsn::new(0x300_0028);
+    let told = |may_be_there| {
+        let none = NoTracker {
+            reason: "too many connections".to_owned(),
+            hint: "raise the limit".to_owned(),
+            may_be_there,
+        };
+        reset_without_token(&Err(none), start)
+    };
+    let why = told(true).unwrap();
+    for words in [
+        "cannot be asked: too many connections",
+        "each backup compares every page",
+        "raise the limit",
+    ] {
+        assert!(why.contains(words), "{why}");
+    }
+    assert_eq!(told(false), None);
+    let reset = "it was reset by role \"dba\"";
+    for (lsn, is_told) in [("0/3000029", true), ("0/3000028", false)] {
+        let told = reset_without_token(&Ok(state(lsn, reset)), start);
+        assert_eq!(told.is_some(), is_told, "{lsn}");
     }
 }
