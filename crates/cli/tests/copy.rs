@@ -4,6 +4,10 @@
 
 #[path = "copy/archive.rs"]
 mod archive;
+#[path = "copy/lost.rs"]
+mod lost;
+#[path = "copy/marks.rs"]
+mod marks;
 mod support;
 
 use std::fs;
@@ -618,31 +622,6 @@ fn one_layer_comes_with_what_it_stands_on_and_a_lost_object_comes_back() {
     fs::remove_file(&manifest).unwrap();
     copy(&stage, &to, &[&label]);
     assert_eq!(fs::read(&manifest).unwrap(), bytes);
-}
-
-#[test]
-fn a_mark_that_cannot_be_read_stops_no_copy() {
-    let stage = stage(Store::Directory);
-    let label = text(&stage.json(&["info"]), "/layers/0/label").to_owned();
-    stage.ok(&["pin", &label]);
-    let (to, directory) = other(&stage, "mirror");
-    copy(&stage, &to, &[]);
-    let mark = format!("main/mark/{label}/000000");
-    fs::write(directory.join(&mark), "x").unwrap();
-    let pinned = |repository: &str| {
-        let info = at(&stage, repository, &["info"]);
-        !info["layers"][0]["pin"].is_null()
-    };
-    change(&stage);
-    stage.backup(&["--type", "incr"]);
-    let report = copy(&stage, &to, &[]);
-    assert_eq!(report["layers"].as_array().unwrap().len(), 1, "{report:#}");
-    assert!(pinned(&to));
-    assert_eq!(at(&stage, &to, &["unpin", &label])["pin"], Value::Null);
-    // One that cannot be read in the source may be a pin.
-    fs::write(stage.objects().join(&mark), "x").unwrap();
-    copy(&stage, &to, &[]);
-    assert!(pinned(&to));
 }
 
 const NEXT_LABEL: Duration = Duration::from_millis(1100);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use pgstrata_layer::label::Label;
-use pgstrata_layer::mark::{self, Annotation, Mark, Pin, Unpin};
+use pgstrata_layer::mark::{self, Annotation, Mark, Pin};
 use pgstrata_layer::plain::turns_text;
 use pgstrata_store::archive::Archive;
 use pgstrata_store::catalog::{self, Catalog, Layer, StoreTime};
@@ -104,7 +104,8 @@ async fn require_future(cluster: &ClusterRepository, until: Timestamp) -> Result
     }
 }
 
-/// Takes a pin back, also that of a layer which somebody has deleted.
+/// Takes a pin back, also that of a layer which somebody has deleted. A merged layer is named by its own label, or by that of the
+/// layer whose pin it has.
 ///
 /// # Errors
 /// `NotFound` when there is no such layer, or it is not pinned; when the repository cannot be read or written.
@@ -123,14 +124,12 @@ pub async fn unpin(cluster: &ClusterRepository, label: &Label) -> Result<MarkRep
             return report.ok_or(error);
         }
     };
-    let marks = catalog::mark::load(cluster).await?;
-    if marks.of(layer).pin.is_none() && marks.unreadable(label).is_none() {
+    if !catalog::mark::unpin(cluster, &catalog, layer).await? {
         let what = format!("layer {label} is not pinned");
         return Err(
             Error::new(Kind::NotFound, what).hint("\"pgstrata info\" shows which layers are")
         );
     }
-    catalog::mark::add(cluster, layer, Mark::Unpin(Unpin {})).await?;
     report(cluster, &catalog, layer).await
 }
 

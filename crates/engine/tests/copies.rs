@@ -20,16 +20,17 @@ use pgstrata_engine::backup::{self, BackupOptions, BackupType};
 use pgstrata_engine::mirror::{self, MirrorOptions, MirrorReport};
 use pgstrata_engine::verify::{self, Scope, VerifyOptions};
 use pgstrata_layer::frame::Codec;
-use pgstrata_pgdata::{ArchiveFile, WalSegment};
+use pgstrata_layer::mark::{Annotation, Mark};
+use pgstrata_pgdata::{ArchiveFile, TimelineId, WalSegment};
 use pgstrata_store::archive::Archive;
-use pgstrata_store::catalog::Catalog;
+use pgstrata_store::catalog::{Catalog, mark};
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind, Result};
 use pgstrata_store::progress::Progress;
 use pgstrata_store::repository::Repository;
 use pgstrata_store::repository::fault::{Fault, FaultStore};
 use pgstrata_testbed::cluster::Major;
-use restore_common::{Made, chain_of_three, generations, history, info};
+use restore_common::{Made, chain_of_three, copy_of, generations, history, info};
 use steps::actors::{Whole, copying, expiry_to_one, made_elsewhere};
 use steps::{MINUTES, VERY_LONG, World, alone, to_its_end};
 
@@ -221,6 +222,32 @@ fn two_copies_that_begin_at_once_leave_a_record_of_what_they_need() {
             assert!(at > 5, "{at}");
         }
     });
+}
+
+/// The object of a segment was damaged in the target, and is lost; what stood in for it is damaged by now.
+#[tokio::test(flavor = "multi_thread")]
+async fn wal_of_which_only_a_damaged_stand_in_is_left_in_the_target_is_copied() {
+    let (source, target) = (Repository::memory(), Repository::memory());
+    let made = chain_of_three(&source).await;
+    copy(&source, &target, &made).await.unwrap();
+    let archive = Archive::load(&made.within(&source)).await.unwrap();
+    let segment = WalSegment {
+        timeline: TimelineId::FIRST,
+        number: 45,
+    };
+    let file = ArchiveFile::Segment(segment);
+    let [key, stand_in] = [0, 1].map(|number| archive.place(file, number));
+    let object = target.get(&key).await.unwrap();
+    target.delete(&key).await.unwrap();
+    target.create(&stand_in, object.clone()).await.unwrap();
+    let report = copy(&source, &target, &made).await.unwrap();
+    assert_eq!(report.wal_files, 0, "{report:?}");
+    target.delete(&stand_in).await.unwrap();
+    let cut = object.slice(..object.len() - 3);
+    target.create(&stand_in, cut).await.unwrap();
+    let report = copy(&source, &target, &made).await.unwrap();
+    assert_eq!(report.wal_files, 1, "{report:?}");
+    assert!(target.get(&key).await.unwrap() == object);
 }
 
 /// The object of a segment is damaged in the target, and so is what stands in for it: the next place takes the segment.
@@ -568,4 +595,50 @@ async fn a_copy_of_layers_of_a_standby_brings_the_segment_behind_each_and_misses
         }
         assert_eq!(info(&target, &made).await.alarms, []);
     }
+}
+
+fn annotation(key: &str) -> Mark {
+    Mark::Annotate(Annotation {
+        key: key.to_owned(),
+        value: Some("x".to_owned()),
+    })
+}
+
+/// Somebody marks a layer in the target at any moment of a copy that brings a mark of it: both are there, and all else comes.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mark_that_is_made_in_the_target_at_any_moment_ends_no_copy() {
+    let (source, mirror) = (Repository::memory(), Repository::memory());
+    let made = chain_of_three(&source).await;
+    copy(&source, &mirror, &made).await.unwrap();
+    let archive = Archive::load(&made.within(&mirror)).await.unwrap();
+    let (_, lacking) = archive.files().await.unwrap().pop().unwrap();
+    mirror.delete(&lacking.key).await.unwrap();
+    let from = made.within(&source);
+    let catalog = Catalog::load(&from).await.unwrap();
+    let layer = catalog.layer(&made.labels[2]).unwrap();
+    mark::add(&from, layer, annotation("near")).await.unwrap();
+    let mut moments = 0;
+    for nth in 0.. {
+        let memory = copy_of(&mirror, &made).await;
+        let sound = Repository::with_store(memory.clone());
+        let store = FaultStore::holding_up(nth, memory);
+        let held_up = Repository::with_store(store.clone());
+        let mut copying = Box::pin(copy(&source, &held_up, &made));
+        tokio::select! {
+            _ = &mut copying => break,
+            () = store.reached() => {}
+        }
+        let to = made.within(&sound);
+        mark::add(&to, layer, annotation("far")).await.unwrap();
+        store.go_on();
+        let report = copying.await.unwrap();
+        assert!(report.left_out.is_empty(), "at {nth}: {report:?}");
+        let said = mark::load(&to).await.unwrap().of(layer);
+        let keys: Vec<&String> = said.annotations.keys().collect();
+        assert_eq!(keys, ["far", "near"], "at {nth}");
+        let there = sound.size(&lacking.key).await.unwrap();
+        assert!(there.is_some(), "at {nth}");
+        moments += 1;
+    }
+    assert!(moments > 10, "{moments}");
 }

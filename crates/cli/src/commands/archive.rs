@@ -103,7 +103,7 @@ pub(super) fn say_pushed(context: &Context, outcome: &PushOutcome) {
 pub(super) async fn get(context: &Context, args: &ArchiveGetArgs) -> Result<u8> {
     let holes = Holes::told(context, args)?;
     let cluster = context.cluster_as_of(&args.as_of).await?;
-    let outcome = get_file(context, &cluster, args, &holes).await??;
+    let outcome = get_file(context, &cluster, args, &holes, async |_| Ok(())).await??;
     say_got(context, args, &outcome);
     Ok(0)
 }
@@ -142,12 +142,14 @@ impl Holes {
     }
 }
 
-/// Fetches the file out of one repository. The inner error is of what recovery would do with it, wherever it comes from.
+/// Fetches the file out of one repository, and lets `judge` say whether recovery may go on with it before anything is done
+/// about that. The inner error is of what recovery would do with it, wherever it comes from.
 pub(super) async fn get_file(
     context: &Context,
     cluster: &ClusterRepository,
     args: &ArchiveGetArgs,
     holes: &Holes,
+    judge: impl AsyncFnOnce(&GetOutcome) -> Result<()>,
 ) -> Result<Result<GetOutcome>> {
     let settings = &context.config.settings;
     let count = args
@@ -177,11 +179,15 @@ pub(super) async fn get_file(
         along: args.along(),
     };
     let outcome = archive::get(cluster, &args.name, &args.path, &options).await?;
+    // Nobody may take it for fetched then.
+    let take_back = || {
+        let _ = fs::remove_file(&args.path);
+    };
+    judge(&outcome).await.inspect_err(|_| take_back())?;
     if let Some(control) = control {
         let fetched = (&*args.name, &*args.path);
         if let Err(error) = make_way(cluster, (&here, control), fetched).await {
-            // Nobody may take it for fetched.
-            let _ = fs::remove_file(&args.path);
+            take_back();
             return match error.kind() {
                 Kind::Refused => Ok(Err(error)),
                 _ => Err(error),

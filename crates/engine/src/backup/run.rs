@@ -326,9 +326,7 @@ impl Backup<'_> {
             databases: &databases,
         };
         let securing = self.secure_wal(&ready.session, wal, following);
-        let securing = self.abort.guard(securing);
-        let (wal_segments_stored, warning) =
-            unless_promoted(&ready.session, &self.abort, securing).await?;
+        let (wal_segments_stored, warning) = self.abort.guard(securing).await?;
         let warnings = warning.into_iter().chain(self.doubts().await);
         copied.warnings.extend(warnings);
         self.stopwatch.end("wal");

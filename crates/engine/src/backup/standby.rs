@@ -81,15 +81,23 @@ pub(super) async fn unless_promoted<T>(
 }
 
 async fn end_when_promoted(session: &Session, abort: &Abort) -> Infallible {
-    while session.facts().in_recovery {
+    until_promoted(session).await;
+    abort.fail(promoted());
+    std::future::pending().await
+}
+
+/// Returns when the server was a standby and has been promoted.
+pub(super) async fn until_promoted(session: &Session) {
+    if !session.facts().in_recovery {
+        return std::future::pending().await;
+    }
+    loop {
         tokio::time::sleep(LOOK_EVERY).await;
         // That the server does not answer is told by whoever needs an answer.
         if matches!(session.is_in_recovery().await, Ok(false)) {
-            abort.fail(promoted());
-            break;
+            return;
         }
     }
-    std::future::pending().await
 }
 
 /// A standby's backup began on `timeline`, and the standby is on another one.

@@ -29,7 +29,7 @@ use tokio::time::Instant;
 use super::abort::Abort;
 use super::decide::prepare::history;
 use super::options::WalMode;
-use super::standby::{require_not_promoted, require_one_timeline, why_left};
+use super::standby::{require_not_promoted, require_one_timeline, until_promoted, why_left};
 use crate::server::archiver::{self, Archiving, TAKEN_WITHIN};
 use crate::server::control::control_of;
 use crate::server::session::Archiver;
@@ -455,6 +455,8 @@ impl ServerArchive {
                     Err(error) => return Err(error),
                 },
                 () = self.until_it_is_broken(session, pause) => false,
+                // What it has finished is still there, and nothing more comes.
+                () = until_promoted(session) => false,
             };
             pause *= 2;
             // What the archiver is refused no backup may store either, and nothing behind it.
@@ -467,9 +469,11 @@ impl ServerArchive {
                     "the backup stored {stored} WAL segments of its own that the server's archiver did not bring: {why}"
                 ));
             }
+            if !missing.is_empty() {
+                require_not_promoted(session).await?;
+            }
             match missing.first() {
                 Some(first) if is_over => {
-                    require_not_promoted(session).await?;
                     let late = archive::never_arrived(first, missing.len(), timeout);
                     let what = format!("{late}, and pg_wal has no finished one");
                     let advice = format!("{why}; or use --wal stream");
@@ -670,8 +674,9 @@ impl Stream {
                 if next.end_lsn(size) <= complete {
                     archive.require_not_left(session, next).await?;
                 }
+                // Nobody finishes it any more then.
+                require_not_promoted(session).await?;
                 if Instant::now() >= end.deadline {
-                    require_not_promoted(session).await?;
                     let name = next.file_name(size);
                     return Err(Error::new(Kind::WalMissing, format!("WAL segment {name} was not finished in time"))
                         .hint("on a standby the primary must finish it: say with --primary how to reach it, or run SELECT pg_switch_wal() there, or set archive_timeout"));

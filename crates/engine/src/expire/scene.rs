@@ -508,9 +508,13 @@ impl Scene {
     /// Attempts and removals that were interrupted, and are at work no more.
     pub(super) fn leftovers(&self) -> Vec<Label> {
         let condemned: HashSet<Label> = self.pending.iter().flat_map(|p| p.labels()).collect();
+        let pinned = self.marks.pins_of_gone(&self.catalog, self.rules_at);
+        let pinned: HashSet<&Label> = pinned.collect();
         let unfinished = self.catalog.unfinished.iter();
         unfinished
             .filter(|left| !left.is_at_work(self.looked))
+            // Somebody has deleted a part of it who asked no pin, and may bring it back.
+            .filter(|left| !pinned.contains(&left.label))
             // One that was committed, and that nobody has begun to remove, has lost its manifest.
             .filter(|left| {
                 !left.was_committed || left.was_merged || condemned.contains(&left.label)

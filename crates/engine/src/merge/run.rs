@@ -667,7 +667,12 @@ async fn remove_inputs(
         return Ok(removed.labels);
     }
     let catalog = Catalog::load(cluster).await?;
-    for left in catalog.unfinished.iter().filter(|left| left.was_merged) {
+    let marks = catalog::mark::load(cluster).await?;
+    // Somebody may have deleted a part of one that is pinned.
+    let pinned: BTreeSet<&Label> = marks.pins_of_gone(&catalog, Timestamp::now()).collect();
+    let unfinished = catalog.unfinished.iter();
+    let merged = unfinished.filter(|left| left.was_merged && !pinned.contains(&left.label));
+    for left in merged {
         remove_leftover(cluster, &left.label).await?;
     }
     catalog::tidy_removals(cluster).await?;

@@ -172,7 +172,8 @@ async fn copy_unit(mirror: &Mirror<'_>, layer: &Arc<Layer>, unit: Unit) -> Resul
 async fn store(target: &ClusterRepository, key: &str, object: Bytes) -> Result<()> {
     let stored = target.repository.create(key, object).await;
     stored.map_err(|error| match error.kind() {
-        Kind::AlreadyExists => error.hint(
+        // The label is this layer's, there too.
+        Kind::AlreadyExists => Error::new(Kind::Damaged, error.to_string()).hint(
             "nothing is ever overwritten: if that object is damaged, delete it by hand while nothing else runs, and copy again",
         ),
         _ => error,

@@ -6,6 +6,7 @@
 //! safe beside expiries, merges and other copies.
 //!
 //! A layer that is damaged in the source, or was removed there meanwhile, is left out and reported; the others are copied.
+//! What it stands on may be lost in the source, where the target has that.
 
 mod cluster;
 mod keys;
@@ -15,7 +16,7 @@ mod place;
 mod released;
 mod wal;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -26,7 +27,7 @@ use pgstrata_layer::label::Label;
 use pgstrata_layer::manifest::ParentRef;
 use pgstrata_layer::restoring::RestoreRecord;
 use pgstrata_store::archive::Archive;
-use pgstrata_store::catalog::{self, Catalog, CopiedLayer, Layer, Restoring};
+use pgstrata_store::catalog::{self, Catalog, CopiedLayer, Layer, Loss, Restoring};
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind, Result};
 use pgstrata_store::keys::Recipients;
@@ -73,13 +74,14 @@ pub struct NotCopied {
     /// What kind of error it is.
     #[serde(skip)]
     pub kind: Kind,
-    /// Whether nothing is wrong with it: it was removed meanwhile, or its label cannot be had in the target.
+    /// Whether nothing is wrong with it: it was removed meanwhile, or its label cannot be had in the target, or that is so of
+    /// what it stands on.
     #[serde(skip)]
     pub is_sound: bool,
     /// What can be done about it.
     #[serde(skip)]
     pub hint: Option<String>,
-    /// When copying it has failed, if that was tried.
+    /// When copying it has failed, if that was tried and something is wrong with it.
     #[serde(skip)]
     pub failed_at: Option<Instant>,
 }
@@ -273,6 +275,8 @@ struct BothSides {
     /// Layers that are there.
     present: u64,
     left_out: Vec<NotCopied>,
+    /// Labels of layers that are being removed in the source; looked up when a chain is broken there.
+    leaving: BTreeSet<Label>,
 }
 
 impl BothSides {
@@ -291,7 +295,13 @@ impl BothSides {
             wanted: Vec::new(),
             present: 0,
             left_out: Vec::new(),
+            leaving: BTreeSet::new(),
         };
+        let here = &both.source;
+        let is_whole = |layer: &Layer| here.whole(&layer.label).is_ok();
+        if !here.layers.iter().all(is_whole) {
+            both.leaving = catalog::being_removed(source).await?;
+        }
         both.choose(&options.labels)?;
         both.leave_out_again(left_out_before);
         Ok(both)
@@ -301,17 +311,9 @@ impl BothSides {
     fn choose(&mut self, labels: &[Label]) -> Result<()> {
         let mut asked: Vec<ParentRef> = Vec::new();
         for label in labels {
-            self.source.whole(label)?;
-            for layer in self.source.links(label)? {
-                asked.push(layer.reference());
-                // What it stands on there may be another layer of the same state.
-                let parent = layer.manifest.parent.as_ref();
-                let there = parent.and_then(|parent| self.target.standing_for(parent));
-                if there.is_some_and(|there| self.target.whole(&there.label).is_ok()) {
-                    break;
-                }
-            }
+            asked.extend(self.way_of(label)?);
         }
+        let mut coming: HashSet<ParentRef> = HashSet::new();
         for layer in &self.source.layers {
             let reference = layer.reference();
             if !labels.is_empty() && !asked.contains(&reference) {
@@ -323,18 +325,80 @@ impl BothSides {
                     None => self.present += 1,
                     Some(at) => self.left_out.push(damaged_there(&layer.label, *at)),
                 }
-            } else if let Err(error) = self.source.whole(&layer.label) {
-                self.left_out.push(left_out(&layer.label, &error));
+            } else if let Err(error) = self.can_come(layer, &coming) {
+                let is_sound = self.is_sound_below(layer, &error, &self.left_out);
+                let broken = NotCopied::broken(layer.label.to_string(), &error);
+                self.left_out.push(NotCopied { is_sound, ..broken });
             } else {
+                coming.insert(reference);
                 self.wanted.push(Arc::new(layer.clone()));
             }
         }
         if labels.is_empty() {
-            let damaged = self.source.damaged.iter();
-            let damaged = damaged.map(|(label, error)| left_out(label, error));
-            self.left_out.extend(damaged);
+            for (label, error) in &self.source.damaged {
+                let broken = NotCopied::broken(label.to_string(), error);
+                self.left_out.push(broken);
+            }
         }
         Ok(())
+    }
+
+    /// The layer of that label and those of the source on which it stands, newest first, down to one that can stand on what is in
+    /// the target.
+    fn way_of(&self, label: &Label) -> Result<Vec<ParentRef>> {
+        let mut way: Vec<ParentRef> = Vec::new();
+        let mut next = Some(self.source.layer(label)?);
+        // A chain that somebody has tampered with may be a circle.
+        while let Some(layer) = next.filter(|_| way.len() < self.source.layers.len()) {
+            way.push(layer.reference());
+            let parent = layer.manifest.parent.as_ref();
+            let lacking = parent.filter(|parent| !self.stands_there(parent));
+            next = lacking.and_then(|parent| self.source.standing_for(parent));
+        }
+        Ok(way)
+    }
+
+    /// Whether the layer has what it needs: its own objects in the source, and what it stands on in the source or the target. Those
+    /// of `coming` will be there.
+    fn can_come(&self, layer: &Layer, coming: &HashSet<ParentRef>) -> Result<()> {
+        let Err(error) = self.source.whole(&layer.label) else {
+            return Ok(());
+        };
+        let loss = self.source.losses.get(&layer.label);
+        let parent = layer.manifest.parent.as_ref();
+        let stands = parent.is_some_and(|parent| {
+            let below = self.source.standing_for(parent).map(Layer::reference);
+            self.stands_there(parent) || below.is_some_and(|below| coming.contains(&below))
+        });
+        match stands && !loss.is_some_and(Loss::stops_restores) {
+            true => Ok(()),
+            false => Err(error),
+        }
+    }
+
+    /// Whether who names `parent` can stand on what is in the target, which may be another layer of the same state.
+    fn stands_there(&self, parent: &ParentRef) -> bool {
+        let there = self.target.standing_for(parent);
+        there.is_some_and(|there| self.target.whole(&there.label).is_ok())
+    }
+
+    /// Whether nothing is wrong with a layer that has nothing to stand on, as `error` says: it was left out as sound, or is being
+    /// removed in the source.
+    fn is_sound_below(&self, layer: &Layer, error: &Error, left_out: &[NotCopied]) -> bool {
+        let parent = layer.manifest.parent.as_ref();
+        let Some(parent) = parent.filter(|_| error.kind() == Kind::NotFound) else {
+            return false;
+        };
+        match self.source.standing_for(parent) {
+            Some(below) => {
+                let (label, mut left_out) = (below.label.as_str(), left_out.iter());
+                left_out.any(|left| left.is_sound && left.label == label)
+            }
+            None => {
+                let gone = Label::parse(&parent.label);
+                gone.is_some_and(|gone| self.leaving.contains(&gone))
+            }
+        }
     }
 
     /// Those that were broken when they were tried a moment ago are not tried now.
@@ -356,8 +420,7 @@ impl BothSides {
     /// Whether a merged layer of the target has taken the place of `layer`, which a merge there has removed: its label may
     /// have been given up by that.
     fn is_merged_there(&self, layer: &Layer) -> bool {
-        let there = self.target.standing_for(&layer.reference());
-        there.is_some_and(|there| self.target.whole(&there.label).is_ok())
+        self.stands_there(&layer.reference())
     }
 
     /// Where recovery of the oldest layer begins that will be there: WAL before that is of no use.
@@ -412,15 +475,17 @@ impl NotCopied {
             failed_at: None,
         }
     }
-}
 
-fn left_out(label: &Label, error: &Error) -> NotCopied {
-    NotCopied {
-        is_sound: matches!(
-            error.kind(),
-            Kind::NotFound | Kind::AlreadyExists | Kind::Busy | Kind::Refused
-        ),
-        ..NotCopied::broken(label.to_string(), error)
+    /// A layer that could not be copied. That it was removed meanwhile, or that its label cannot be had, has kinds of its own; what
+    /// exists with other contents is damaged, here or there.
+    fn tried(layer: &Layer, error: &Error) -> Self {
+        let kinds = [Kind::NotFound, Kind::Busy, Kind::Refused];
+        let is_sound = kinds.contains(&error.kind());
+        Self {
+            is_sound,
+            failed_at: (!is_sound).then(Instant::now),
+            ..Self::broken(layer.label.to_string(), error)
+        }
     }
 }
 
@@ -507,21 +572,34 @@ impl Mirror<'_> {
                 .await?;
         }
         cluster::copy_distrust(self.source, self.target, report).await?;
+        self.layers(both, report).await?;
+        if is_all {
+            self.rest(both, (listed, judged), &mut known, report)
+                .await?;
+        }
+        // An object may have been stored again meanwhile, in place of a damaged one.
+        self.bring_new_keys(&mut known, report).await
+    }
+
+    /// The layers that are wanted, each when what it stands on is there.
+    async fn layers(&self, both: &BothSides, report: &mut MirrorReport) -> Result<()> {
         let mut standing = Standing {
             target: &both.target,
             copied: HashMap::new(),
         };
         for layer in &both.wanted {
-            let mut failed_at = None;
-            let copied = match standing.chain_below(layer) {
-                Ok(chain) => {
-                    let copied = self.layer(layer, &chain).await;
-                    failed_at = copied.is_err().then(Instant::now);
-                    copied
+            let act = format!("could not copy layer {}", layer.label);
+            let doing = |error: Error| error.while_doing(&act);
+            let chain = match standing.chain_below(layer) {
+                Err(error) if is_of_layer(&error) => {
+                    let is_sound = both.is_sound_below(layer, &error, &report.left_out);
+                    let broken = NotCopied::broken(layer.label.to_string(), &error);
+                    report.left_out.push(NotCopied { is_sound, ..broken });
+                    continue;
                 }
-                Err(error) => Err(error),
+                chain => chain.map_err(doing)?,
             };
-            match copied {
+            match self.layer(layer, &chain).await {
                 Ok((copied, marks)) => {
                     report.layers.push(copied);
                     report.records += marks;
@@ -532,23 +610,14 @@ impl Mirror<'_> {
                     report.present += 1;
                 }
                 Err(error) if is_of_layer(&error) => {
-                    let left = left_out(&layer.label, &error);
-                    report.left_out.push(NotCopied { failed_at, ..left });
+                    report.left_out.push(NotCopied::tried(layer, &error));
                     // It may be WAL that another server has archived meanwhile.
                     self.require_one_server_after(&error).await?;
                 }
-                Err(error) => {
-                    let act = format!("could not copy layer {}", layer.label);
-                    return Err(error.while_doing(act));
-                }
+                Err(error) => return Err(doing(error)),
             }
         }
-        if is_all {
-            self.rest(both, (listed, judged), &mut known, report)
-                .await?;
-        }
-        // An object may have been stored again meanwhile, in place of a damaged one.
-        self.bring_new_keys(&mut known, report).await
+        Ok(())
     }
 
     /// What is not of layers that are copied now. `before`: the archives as this copy has found them, and the records that it

@@ -19,6 +19,8 @@ const LARGE_BYTES: u64 = 64 << 20;
 pub(super) struct BothArchives {
     here: Vec<(ArchiveFile, ObjectInfo)>,
     there: Vec<(ArchiveFile, ObjectInfo)>,
+    /// Files of the target of which nothing good is left there.
+    broken_there: BTreeSet<ArchiveFile>,
 }
 
 impl BothArchives {
@@ -32,14 +34,20 @@ impl BothArchives {
             Some(to) => to.files().await?,
             None => Vec::new(),
         };
+        let mut broken_there = BTreeSet::new();
         if let Some(to) = to {
             from.require_one_server(to, (&here, &there)).await?;
+            broken_there = to.broken_stand_ins(&there).await?;
         }
-        Ok(Self { here, there })
+        Ok(Self {
+            here,
+            there,
+            broken_there,
+        })
     }
 
-    /// Files of the source that are not in the target and of use there, in the order of their names, each with the size of
-    /// its object.
+    /// Files of the source that are not in the target, or of which nothing good is left there, and of use there, in the order of
+    /// their names, each with the size of its object.
     ///
     /// WAL before the segment at `oldest` is of no layer in the target, and an expiry there would remove it.
     pub(super) fn missing(
@@ -47,7 +55,9 @@ impl BothArchives {
         size: WalSegmentSize,
         oldest: Option<Lsn>,
     ) -> Vec<(ArchiveFile, u64)> {
-        let there: BTreeSet<ArchiveFile> = self.there.iter().map(|(file, _)| *file).collect();
+        let there = self.there.iter().map(|(file, _)| *file);
+        let there = there.filter(|file| !self.broken_there.contains(file));
+        let there: BTreeSet<ArchiveFile> = there.collect();
         let first = oldest.map(|oldest| oldest.segment(size));
         let is_of_use = |file: &ArchiveFile| match (number_of(*file), first) {
             (Some(number), Some(first)) => number >= first,

@@ -405,6 +405,9 @@ async fn keep_on_way(
     (timeline, made): (TimelineId, &mut ToCome),
 ) -> Result<()> {
     if held.iter().all(|(of, _)| *of == timeline) {
+        if !is_archived_history(cluster, data, timeline).await? {
+            made.init_forks.clear();
+        }
         return Ok(());
     }
     let timelines = held.iter().map(|(of, _)| *of);
@@ -416,6 +419,23 @@ async fn keep_on_way(
         history.is_some_and(|history| all.all(|(of, at)| is_on(history, of, at)))
     });
     Ok(())
+}
+
+/// Whether the archive means the same by `timeline` as the server in `data`: two copies that were promoted give theirs one number.
+/// One that has no history of it yet has come to it from the archive.
+async fn is_archived_history(
+    cluster: &ClusterRepository,
+    data: &Path,
+    timeline: TimelineId,
+) -> Result<bool> {
+    let Some(own) = own_history(data, timeline) else {
+        return Ok(true);
+    };
+    match Archive::load(cluster).await?.history(timeline).await {
+        Ok(archived) => Ok(archived == own),
+        Err(error) if is_lasting(&error) => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// Whether the history goes through that timeline, and leaves it behind `at`.
@@ -435,9 +455,13 @@ async fn history_of(
         Err(error) if is_lasting(&error) => {}
         Err(error) => return Err(error),
     }
+    Ok(own_history(data, timeline))
+}
+
+/// The history of `timeline` that the server in `data` has, when it has one.
+fn own_history(data: &Path, timeline: TimelineId) -> Option<TimelineHistory> {
     let contents = fs::read(data.join(PG_WAL).join(timeline.history_file_name()));
-    let read = |contents: Vec<u8>| TimelineHistory::read(timeline, &contents).ok();
-    Ok(contents.ok().and_then(read))
+    TimelineHistory::read(timeline, &contents.ok()?).ok()
 }
 
 /// WAL that lies in `pg_wal` before a server has seen it, and from where on it is replayed. Nobody is asked for it later.
@@ -558,9 +582,73 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
+    use jiff::Timestamp;
+    use pgstrata_layer::cluster::{self, ClusterRecord};
+    use pgstrata_layer::frame::Codec;
+    use pgstrata_layer::keys::ClusterName;
+    use pgstrata_layer::wal;
     use pgstrata_pgdata::Oid;
+    use pgstrata_store::repository::Repository;
 
     const MAJOR: Major = Major::V15;
+
+    /// An archive with that history of timeline 2.
+    async fn with_history(text: &str) -> ClusterRepository {
+        let name = ClusterName::parse("main").unwrap();
+        let archive = ClusterRepository::new(&Repository::memory(), &name);
+        let record = ClusterRecord {
+            name: name.as_str().to_owned(),
+            format: cluster::FORMAT,
+            system_identifier: 1,
+            major: 15,
+            catalog_version: 202_209_061,
+            block_size: 8192,
+            wal_segment_size: 16 << 20,
+            created_at: Timestamp::UNIX_EPOCH,
+            written_by: "a test".to_owned(),
+            sealing: None,
+            retention: None,
+        };
+        let history = TimelineId::new(2).history_file_name();
+        let file = wal::encode(&history, text.as_bytes(), 1, Codec::default()).unwrap();
+        let objects = [
+            (name.cluster_key(), cluster::encode(&record)),
+            (name.wal_key(&history[..8], &history), file),
+        ];
+        for (key, object) in objects {
+            let created = archive.repository.create(&key, object.into());
+            created.await.unwrap();
+        }
+        archive
+    }
+
+    /// Two copies of a server that were promoted each began a timeline 2.
+    #[tokio::test]
+    async fn a_timeline_of_the_same_number_may_be_that_of_another_server() {
+        let scratch = tempfile::tempdir().unwrap();
+        let data = scratch.path();
+        let (ours, theirs) = ("1\t0/3000000\tours\n", "1\t0/5000000\ttheirs\n");
+        let two = TimelineId::new(2);
+        fs::create_dir(data.join(PG_WAL)).unwrap();
+        let held = [(two, Lsn::new(0x0600_0000))];
+        for (own, archived, counts) in [
+            (Some(ours), ours, true),
+            (Some(ours), theirs, false),
+            (None, theirs, true),
+        ] {
+            let file = data.join(PG_WAL).join(two.history_file_name());
+            match own {
+                Some(own) => fs::write(&file, own).unwrap(),
+                None => fs::remove_file(&file).unwrap(),
+            }
+            let cluster = with_history(archived).await;
+            let mut made = unlogged(7);
+            keep_on_way(&cluster, data, &held, (two, &mut made))
+                .await
+                .unwrap();
+            assert_eq!(!made.is_empty(), counts, "{own:?}, {archived}");
+        }
+    }
 
     /// Of a relation with that number.
     fn unlogged(relation: u32) -> ToCome {

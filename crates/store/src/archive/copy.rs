@@ -3,7 +3,7 @@
 //! An object is read to its end and checked before it is stored there, so a damaged one is never copied; what stands in
 //! for it here takes its place there. A file that is there already is the same file, or an error.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -40,6 +40,29 @@ impl Archive {
             (self.key(file) == place).then_some((file, object))
         });
         Ok(files.collect())
+    }
+
+    /// Those of the listed files of which nothing is left but damaged copies: the object is lost, and nothing good stands in for it.
+    ///
+    /// # Errors
+    /// When the repository cannot be read.
+    pub async fn broken_stand_ins(&self, files: &ListedFiles) -> Result<BTreeSet<ArchiveFile>> {
+        let mut broken = BTreeSet::new();
+        for (file, object) in files {
+            if self.key(*file) == object.key {
+                continue;
+            }
+            match self.inspect(*file).await {
+                Ok(_) => {}
+                // It was there when it was listed, and may be whole: that no key opens it here says nothing of it.
+                Err(error) if error.is_lack_of_key() => {}
+                Err(error) if error.kind() == Kind::NotFound || error.is_of_one_object() => {
+                    broken.insert(*file);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(broken)
     }
 
     /// Copies `file` into `target`, unless it is there; answers the bytes that were stored. What is there is durable then, too:

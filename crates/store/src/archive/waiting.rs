@@ -116,7 +116,8 @@ impl Archive {
         self.compare(pg_wal, waiting, false).await
     }
 
-    /// The same for who deletes what waits: reads each object to its end, for what is damaged behind its header is lost, too.
+    /// The same for who deletes what waits, of all that `waiting` holds, which the archive must list: reads each object to its
+    /// end, for what is damaged behind its header is lost, too. That the ends are good says nothing of what lies between.
     ///
     /// # Errors
     /// As for [`Archive::compare_waiting`].
@@ -135,21 +136,28 @@ impl Archive {
         is_whole: bool,
     ) -> Result<WaitingCompared> {
         let mut found = WaitingCompared::default();
-        let present = self.present_of(waiting).await?;
-        if present.is_empty() {
+        let told = match is_whole {
+            // Of some nothing may be left but what stands in for their objects.
+            true => waiting.to_vec(),
+            false => both_ends(self.present_of(waiting).await?, self.most_at_an_end()),
+        };
+        if told.is_empty() {
             return Ok(found);
         }
         let directory = pg_wal.to_owned();
         let forks = blocking(move || Forks::beside(&directory)).await?;
-        let each = MOST_AT_AN_END.min(WHOLE_BYTES / self.segment_size.get());
-        let each = usize::try_from(each.max(1)).unwrap_or(1);
-        let comparisons = both_ends(present, each).into_iter();
+        let comparisons = told.into_iter();
         let comparisons = comparisons.map(|file| self.compare_one(pg_wal, file, &forks, is_whole));
         let compared = stream::iter(comparisons).buffered(COMPARED_AT_ONCE);
         for comparison in compared.try_collect::<Vec<_>>().await? {
             found.add(comparison, self.segment_size);
         }
         Ok(found)
+    }
+
+    fn most_at_an_end(&self) -> usize {
+        let each = MOST_AT_AN_END.min(WHOLE_BYTES / self.segment_size.get());
+        usize::try_from(each.max(1)).unwrap_or(1)
     }
 
     /// Those that are in the archive, in the same order.

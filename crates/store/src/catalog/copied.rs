@@ -140,7 +140,9 @@ impl CopiedLayer {
             Ok(()) => {}
             Err(error) if error.kind() == Kind::AlreadyExists => {
                 require_free(cluster, layer).await?;
-                return Err(error);
+                return Err(error.hint(
+                    "if that manifest is damaged, delete it by hand while nothing else runs, and copy again",
+                ));
             }
             Err(error) => return Err(error),
         }

@@ -16,11 +16,11 @@ use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
 use jiff::Timestamp;
 use pgstrata_layer::label::Label;
-use pgstrata_layer::manifest::ParentRef;
+use pgstrata_layer::manifest::{self, ParentRef};
 use pgstrata_layer::mark::{self, Mark, MarkRecord, Marks, Unpin};
 
 use super::presence::{WRITTEN_BY, check_stays, host_name};
-use super::{Catalog, FETCH_AT_ONCE, Layer, LayerMark};
+use super::{Catalog, FETCH_AT_ONCE, Layer, LayerMark, Unfinished};
 use crate::cluster::ClusterRepository;
 use crate::error::{Error, Kind, Result};
 use crate::repository::record::is_far;
@@ -51,6 +51,10 @@ struct MarksOfLabel {
     marks: BTreeMap<ParentRef, Marks>,
     /// Why it is not known whether the layer is pinned.
     unreadable: Option<Error>,
+    /// Whether one that is there cannot be read, and no later one pins the layer or ends its pin.
+    has_unread: bool,
+    /// When the last pin was made, by the clock of who made it.
+    pinned_at: Option<Timestamp>,
     /// Its marks that cannot be read, or are not there though later ones are.
     wrong: Vec<(String, Error)>,
     /// The number that the next one has.
@@ -88,12 +92,9 @@ impl AllMarks {
     /// Why the layer is pinned at that time: by its own pin, or by that of a layer which is gone, and whose state it has.
     #[must_use]
     pub fn pinned(&self, catalog: &Catalog, layer: &Layer, now: Timestamp) -> Option<LayerMark> {
-        let own = layer.reference();
-        let gone = layer.manifest.replaces.iter();
-        let gone = gone.filter(|state| !catalog.layers.holds(state));
-        let mut pins = iter::once(&own).chain(gone).filter_map(|state| {
+        let mut pins = states(catalog, layer).filter_map(|state| {
             let found = self.by_label.get(&Label::parse(&state.label)?)?;
-            found.pin_of(state, now)
+            found.pin_of(&state, now)
         });
         pins.next()
     }
@@ -104,27 +105,57 @@ impl AllMarks {
         said.filter_map(|(label, found)| (!found.marks.is_empty()).then_some(label))
     }
 
-    /// The labels whose layers are not there any more, though they are pinned at that time: somebody has deleted them who asked
-    /// no pin. None of them is one that was given up, of which there will be no layer.
+    /// The labels whose layers are not there any more, though they are pinned at that time, or may be: somebody has deleted them
+    /// who asked no pin, and perhaps not all of their objects. None of them is one that was given up, of which there will be no
+    /// layer, nor one of which only a copy has begun.
     pub fn pins_of_gone(&self, catalog: &Catalog, now: Timestamp) -> impl Iterator<Item = &Label> {
-        let gone = self.of_gone(catalog);
-        let pinned = gone.filter(move |(label, found)| {
-            let mut layers = found.marks.values();
-            !catalog.abandoned.contains(label) && layers.any(|said| said.is_pinned(now))
+        let pinned = self.of_absent(catalog).filter(move |(label, found)| {
+            let was_there = match left_of(catalog, label) {
+                Some(left) => found.outlive(left),
+                None => !catalog.abandoned.contains(label),
+            };
+            was_there && found.may_pin(now)
         });
         pinned.map(|(label, _)| label)
     }
 
-    /// What was said of layers that are not there, nor is one that has their state.
+    /// What was said of layers of which nothing is there, nor is one that has their state.
     fn of_gone(&self, catalog: &Catalog) -> impl Iterator<Item = (&Label, &MarksOfLabel)> {
-        self.by_label.iter().filter(|(label, found)| {
+        let absent = self.of_absent(catalog);
+        absent.filter(move |(label, _)| left_of(catalog, label).is_none())
+    }
+
+    /// What was said of layers that do not exist, though objects of them may be there, and whose state no layer has.
+    fn of_absent(&self, catalog: &Catalog) -> impl Iterator<Item = (&Label, &MarksOfLabel)> {
+        self.by_label.iter().filter(move |(label, found)| {
             let lives_on = |state: &ParentRef| catalog.layers.standing_for(state).is_some();
-            let is_there = catalog.layers.position(label).is_some()
-                || catalog.damaged.iter().any(|(damaged, _)| damaged == *label)
-                || catalog.unfinished.iter().any(|left| left.label == **label);
-            !is_there && !found.marks.keys().any(lives_on)
+            let lives_on = match found.marks.is_empty() {
+                // Nothing that can be read names the state.
+                true => catalog.layers.replacing(label).is_some(),
+                false => found.marks.keys().any(lives_on),
+            };
+            let is_there = catalog.layers.position(label).is_some();
+            !is_there && !is_damaged(catalog, label) && !lives_on
         })
     }
+}
+
+/// What an attempt has left that has this label, or a deletion of its layer.
+fn left_of<'a>(catalog: &'a Catalog, label: &Label) -> Option<&'a Unfinished> {
+    let mut unfinished = catalog.unfinished.iter();
+    unfinished.find(|left| left.label == *label)
+}
+
+fn is_damaged(catalog: &Catalog, label: &Label) -> bool {
+    let mut damaged = catalog.damaged.iter();
+    damaged.any(|(damaged, _)| damaged == label)
+}
+
+/// The layer itself, and those that are gone and whose state it has.
+fn states(catalog: &Catalog, layer: &Layer) -> impl Iterator<Item = ParentRef> {
+    let gone = layer.manifest.replaces.iter();
+    let gone = gone.filter(move |state| !catalog.layers.holds(state));
+    iter::once(layer.reference()).chain(gone.cloned())
 }
 
 impl MarksOfLabel {
@@ -132,6 +163,64 @@ impl MarksOfLabel {
     fn distrust(&mut self, key: String, error: Error) {
         self.unreadable = Some(error.clone());
         self.wrong.push((key, error));
+    }
+
+    /// Takes the mark `key` as it was read; answers it when it could be, and was not forgotten meanwhile.
+    fn take(&mut self, key: String, read: Result<Option<MarkRecord>>) -> Option<MarkRecord> {
+        match read {
+            Ok(Some(record)) => {
+                if matches!(record.says, Mark::Pin(_) | Mark::Unpin(_)) {
+                    self.unreadable = None;
+                    self.has_unread = false;
+                }
+                if matches!(record.says, Mark::Pin(_)) {
+                    self.pinned_at = self.pinned_at.max(Some(record.marked_at));
+                }
+                Some(record)
+            }
+            Ok(None) => None,
+            Err(error) => {
+                self.has_unread = true;
+                self.distrust(key, error);
+                None
+            }
+        }
+    }
+
+    /// Whether they say that a layer which is gone is pinned at that time, or one of them cannot be read. What is missing
+    /// says nothing: whoever forgot them may have been stopped.
+    fn may_pin(&self, now: Timestamp) -> bool {
+        self.has_unread || self.marks.values().any(|said| said.is_pinned(now))
+    }
+
+    /// Whether the layer was there, of which `left` is what is left. A copy brings marks before the layer, and after its claim;
+    /// they are older. Nobody copies without a claim, and who deletes a layer may leave the claim or not.
+    fn outlive(&self, left: &Unfinished) -> bool {
+        let claimed_at = left.claim.as_ref().map(|claim| claim.started_at);
+        let is_later = claimed_at.is_none_or(|claimed_at| self.pinned_at > Some(claimed_at));
+        !left.abandoned && (is_later || self.has_unread)
+    }
+
+    /// Whether the layer has a pin that nobody has taken back, in force or not, or may have one.
+    fn has_pin(&self, layer: &ParentRef) -> bool {
+        let said = self.marks.get(layer);
+        self.unreadable.is_some() || said.is_some_and(|said| said.pin.is_some())
+    }
+
+    /// The layers of the label that have such a pin. When it is not known of which, any of them: the next mark that ends a pin
+    /// settles it.
+    fn with_pins(&self, label: &Label) -> Vec<ParentRef> {
+        let pinned = self.marks.iter().filter(|(_, said)| said.pin.is_some());
+        let mut pinned: Vec<ParentRef> = pinned.map(|(layer, _)| layer.clone()).collect();
+        if pinned.is_empty() && self.unreadable.is_some() {
+            let nothing = || ParentRef {
+                label: label.to_string(),
+                manifest_digest: manifest::digest(&[]),
+            };
+            let known = self.marks.keys().next().cloned();
+            pinned.push(known.unwrap_or_else(nothing));
+        }
+        pinned
     }
 
     /// The pin that holds the layer at that time.
@@ -196,17 +285,9 @@ pub async fn load(cluster: &ClusterRepository) -> Result<AllMarks> {
         }
         found.next = number.saturating_add(1);
         found.keys.push(key.clone());
-        match read {
-            Ok(Some(record)) => {
-                if matches!(record.says, Mark::Pin(_) | Mark::Unpin(_)) {
-                    found.unreadable = None;
-                }
-                let marks = said.entry((label, record.layer)).or_default();
-                marks.push(record.says);
-            }
-            // Forgotten meanwhile.
-            Ok(None) => {}
-            Err(error) => found.distrust(key, error),
+        if let Some(record) = found.take(key, read) {
+            let marks = said.entry((label, record.layer)).or_default();
+            marks.push(record.says);
         }
     }
     for ((label, layer), marks) in said {
@@ -279,8 +360,12 @@ async fn add_object(
             created => return created.map(|()| key),
         }
     }
+    Err(too_many(label))
+}
+
+fn too_many(label: &Label) -> Error {
     let what = format!("layer {label} is marked by too many at the same time");
-    Err(Error::new(Kind::Busy, what).hint("run it again"))
+    Error::new(Kind::Busy, what).hint("run it again")
 }
 
 /// Pins the first of `chain`, newest first. When it answers `Ok` nobody removes any of them until the pin ends.
@@ -330,8 +415,29 @@ fn number_of(key: &str) -> Option<u32> {
     key.rsplit('/').next()?.parse().ok()
 }
 
-/// Takes back the pins of layers of that label that are not there, and whose state no other layer has. Answers what is said
-/// then; nothing when none of them was pinned.
+/// Takes back the pins that hold a layer which is there: its own, and those of layers that are gone and whose state it has.
+/// Answers whether there were any.
+///
+/// # Errors
+/// When the repository cannot be read or written.
+pub async fn unpin(cluster: &ClusterRepository, catalog: &Catalog, layer: &Layer) -> Result<bool> {
+    let marks = load(cluster).await?;
+    let mut was_pinned = false;
+    for state in states(catalog, layer) {
+        let Some(label) = Label::parse(&state.label) else {
+            continue;
+        };
+        let found = marks.by_label.get(&label);
+        if found.is_some_and(|found| found.has_pin(&state)) {
+            add_object(cluster, &label, state, Mark::Unpin(Unpin {})).await?;
+            was_pinned = true;
+        }
+    }
+    Ok(was_pinned)
+}
+
+/// Takes back the pins of layers of that label that are not there, whether or not objects of them are, or another layer has their
+/// state. Answers what is said then; nothing when none of them was pinned.
 ///
 /// # Errors
 /// When the repository cannot be read or written.
@@ -341,11 +447,13 @@ pub async fn unpin_gone(
     label: &Label,
 ) -> Result<Option<Marks>> {
     let marks = load(cluster).await?;
-    let gone = marks.of_gone(catalog).filter(|(gone, _)| *gone == label);
-    let said = gone.flat_map(|(_, found)| found.marks.clone());
-    let pinned: Vec<(ParentRef, Marks)> = said.filter(|(_, said)| said.pin.is_some()).collect();
+    let is_there = catalog.layers.position(label).is_some() || is_damaged(catalog, label);
+    let Some(found) = marks.by_label.get(label).filter(|_| !is_there) else {
+        return Ok(None);
+    };
     let mut unpinned = None;
-    for (layer, said) in pinned {
+    for layer in found.with_pins(label) {
+        let said = found.marks.get(&layer).cloned().unwrap_or_default();
         add_object(cluster, label, layer, Mark::Unpin(Unpin {})).await?;
         unpinned = Some(Marks { pin: None, ..said });
     }
@@ -371,8 +479,8 @@ pub async fn forget_gone(cluster: &ClusterRepository, now: Timestamp) -> Result<
 }
 
 /// Brings what is said of a layer in `source` into `target`, where it has the same label and manifest. A list that begins
-/// like the one in `source` is continued; to another one is added what it lacks, and nothing is taken back. Answers how
-/// many marks were made.
+/// like the one in `source` is continued; one that continues the one in `source` says what holds there, also that a pin has
+/// ended. To another one is added what it lacks, and nothing is taken back. Answers how many marks were made.
 ///
 /// # Errors
 /// When a repository cannot be read or written. A mark that is damaged is no error here.
@@ -381,17 +489,43 @@ pub async fn copy(
     target: &ClusterRepository,
     layer: &Layer,
 ) -> Result<usize> {
-    let (from, to) = (objects(source, layer).await?, objects(target, layer).await?);
-    let begins_alike = to.iter().zip(&from).all(|(to, from)| to.1 == from.1);
-    if begins_alike && to.len() <= from.len() {
-        let missing = &from[to.len()..];
+    let mut made = 0;
+    for _ in 0..TRIES {
+        let (from, to) = (objects(source, layer).await?, objects(target, layer).await?);
+        let begins_alike = to.iter().zip(&from).all(|(to, from)| to.1 == from.1);
+        let missing = from.get(to.len()..).filter(|_| begins_alike);
+        let Some(missing) = missing else {
+            let (from, is_whole) = said(&from, layer);
+            if begins_alike && is_whole {
+                return Ok(made);
+            }
+            let (to, _) = said(&to, layer);
+            let more = lacking((from, is_whole), &to);
+            made += more.len();
+            for says in more {
+                add(target, layer, says).await?;
+            }
+            return Ok(made);
+        };
+        let before = made;
         for (key, object) in missing {
-            target.repository.create(key, object.clone()).await?;
+            match target.repository.create(key, object.clone()).await {
+                Ok(()) => made += 1,
+                // Somebody has marked the layer there meanwhile.
+                Err(error) if error.kind() == Kind::AlreadyExists => break,
+                Err(error) => return Err(error),
+            }
         }
-        return Ok(missing.len());
+        if made == before + missing.len() {
+            return Ok(made);
+        }
     }
-    let ((from, is_whole), (to, _)) = (said(&from, layer), said(&to, layer));
-    let mut missing: Vec<Mark> = Vec::new();
+    Err(too_many(&layer.label))
+}
+
+/// What is said in `from`, of which all can be read when it is whole, and not in `to`.
+fn lacking((from, is_whole): (Marks, bool), to: &Marks) -> Vec<Mark> {
+    let mut lacking: Vec<Mark> = Vec::new();
     if to.pin.is_none() {
         // What cannot be read may be a pin.
         let unknown = mark::Pin {
@@ -399,19 +533,15 @@ pub async fn copy(
             note: Some("a mark could not be read where it was copied from".to_owned()),
         };
         let pin = from.pin.or_else(|| (!is_whole).then_some(unknown));
-        missing.extend(pin.map(Mark::Pin));
+        lacking.extend(pin.map(Mark::Pin));
     }
     for (key, value) in from.annotations {
         if !to.annotations.contains_key(&key) {
             let value = Some(value);
-            missing.push(Mark::Annotate(mark::Annotation { key, value }));
+            lacking.push(Mark::Annotate(mark::Annotation { key, value }));
         }
     }
-    let count = missing.len();
-    for says in missing {
-        add(target, layer, says).await?;
-    }
-    Ok(count)
+    lacking
 }
 
 /// What the marks say of the layer that can be read, and whether all can.

@@ -27,10 +27,18 @@ pub fn not_known(catalog: &Catalog, marks: &AllMarks, now: Timestamp) -> Vec<Str
         ))
     });
     let gone = marks.pins_of_gone(catalog, now).map(|label| {
+        let mut unfinished = catalog.unfinished.iter();
+        let left = match unfinished.any(|left| left.label == *label) {
+            true => " (some of its objects are)",
+            false => "",
+        };
+        let unread = marks.unreadable(label);
+        let unread = unread.map(|error| format!(" ({error}, which counts as a pin)"));
+        let unread = unread.unwrap_or_default();
         format!(
-            "nothing is removed, because layer {label} is pinned and not there any more, though no expiry has removed it: what it \
-             stood on, and its WAL, are needed when it comes back; bring it back with \"pgstrata rescue\" or from a copy of the \
-             repository, or take its pin back with \"pgstrata unpin {label}\""
+            "nothing is removed, because layer {label} is pinned and not there any more{left}{unread}, though no expiry has \
+             removed it: what it stood on, and its WAL, are needed when it comes back; bring it back with \"pgstrata rescue\" \
+             or from a copy of the repository, or take its pin back with \"pgstrata unpin {label}\""
         )
     });
     broken.chain(gone).collect()

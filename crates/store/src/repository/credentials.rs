@@ -31,7 +31,8 @@ const WRITTEN_WITHIN: Duration = Duration::from_secs(5);
 /// How often an empty file is looked at.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
-/// The options in a credentials file: lines `key = "value"`, read by nobody else. One that is empty is waited for.
+/// The options in a credentials file: lines `key = "value"`, read by nobody else; none when all of them are comments. A file
+/// that is empty is waited for.
 ///
 /// # Errors
 /// `Refused` when others may use the file; `Usage` when it holds something else, or nothing.
@@ -47,13 +48,11 @@ pub(super) fn credentials_in(file: &Path) -> Result<BTreeMap<String, String>> {
         let message = format!("credentials file \"{}\" {is}", file.display());
         Error::new(Kind::Usage, message)
     };
-    // The parser's message would show the line, and with it the secret.
-    let said: BTreeMap<String, String> =
-        toml::from_str(&text).map_err(|_| wrong("is not a list of key = \"value\" lines"))?;
-    match said.is_empty() {
-        true => Err(wrong("holds nothing").hint("write options into it, or name no such file")),
-        false => Ok(said),
+    if text.trim().is_empty() {
+        return Err(wrong("holds nothing").hint("write options into it, or name no such file"));
     }
+    // The parser's message would show the line, and with it the secret.
+    toml::from_str(&text).map_err(|_| wrong("is not a list of key = \"value\" lines"))
 }
 
 /// What `read` makes of these files. While it fails, and one of them is empty, it reads again for some seconds.
@@ -218,11 +217,18 @@ impl CredentialSource {
         self.file.iter().cloned().chain(named).collect()
     }
 
-    fn read(&self) -> Result<Option<AwsCredential>> {
+    /// Reads them. `file_said` tells whether the credentials file has held options before, and is told when it does: one that held
+    /// some and holds comments alone is being written, and nothing takes the place of what it said.
+    fn read(&self, file_said: &mut bool) -> Result<Option<AwsCredential>> {
         let mut parts = BTreeMap::new();
         collect(&self.environment, &mut parts)?;
         if let Some(file) = &self.file {
-            collect(&credentials_in(file)?, &mut parts)?;
+            let said = credentials_in(file)?;
+            if *file_said && said.is_empty() {
+                return Ok(None);
+            }
+            *file_said |= !said.is_empty();
+            collect(&said, &mut parts)?;
         }
         collect(&self.options, &mut parts)?;
         let mut take = |part| parts.remove(&part);
@@ -245,7 +251,7 @@ impl CredentialSource {
 
     /// Whether it names keys at all, or leaves that to the machine's role.
     pub(super) fn names_keys(&self) -> Result<bool> {
-        Ok(self.read()?.is_some())
+        Ok(self.read(&mut false)?.is_some())
     }
 }
 
@@ -331,6 +337,8 @@ struct CredentialState {
     credential: Arc<AwsCredential>,
     /// The files as they were when they were read last, and said something; nothing when that is of no use any more.
     seen: Option<Vec<Option<Stamp>>>,
+    /// Whether the credentials file has ever held options.
+    file_said: bool,
     /// The files as they were when it was said that they cannot be used.
     told: Option<Vec<Option<Stamp>>>,
 }
@@ -384,7 +392,8 @@ impl Renewed {
         }
         // Before the reading: what is written after it is seen as a change.
         let seen = stamps(&files);
-        let Some(credential) = source.read()? else {
+        let mut file_said = false;
+        let Some(credential) = source.read(&mut file_said)? else {
             return Ok(None);
         };
         add_secrets(&credential, secrets);
@@ -395,6 +404,7 @@ impl Renewed {
             state: Mutex::new(CredentialState {
                 credential: Arc::new(credential),
                 seen: Some(seen),
+                file_said,
                 told: None,
             }),
         }))
@@ -406,7 +416,8 @@ impl Renewed {
         if state.seen == found {
             return Arc::clone(&state.credential);
         }
-        let unusable = match self.source.read() {
+        let read = self.source.read(&mut state.file_said);
+        let unusable = match read {
             Ok(Some(credential)) => {
                 if credential != *state.credential {
                     tracing::info!(
@@ -586,6 +597,23 @@ mod tests {
                 assert!(error.to_string().contains("holds nothing"), "{error}");
             }
         }
+    }
+
+    /// Where the environment or the machine's role has the keys.
+    #[test]
+    fn a_file_of_comments_alone_says_nothing_until_it_holds_keys() {
+        let scratch = tempfile::tempdir().unwrap();
+        let file = scratch.path().join("s3.toml");
+        write(&file, "# none\n");
+        assert_eq!(read_credentials(&file).unwrap(), BTreeMap::new());
+        let options = [("secret_access_key", "b")];
+        let renewed = renewed(&options, Some(&file)).unwrap();
+        let key = || renewed.newest().key_id.clone();
+        assert_eq!(key(), "theirs");
+        write(&file, "access_key_id = 'ours'\n");
+        assert_eq!(key(), "ours");
+        write(&file, "# renewed, and not written yet\n");
+        assert_eq!(key(), "ours");
     }
 
     #[test]

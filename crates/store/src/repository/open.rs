@@ -213,6 +213,9 @@ impl Settings {
             Some(file) => lower(&credentials_in(file)?),
             None => BTreeMap::new(),
         };
+        if let Some(path) = given.credentials.as_ref().filter(|_| file.is_empty()) {
+            tracing::warn!("credentials file \"{}\" holds no options", path.display());
+        }
         let secrets = Secrets::default();
         for (key, value) in file.iter().chain(&options) {
             if is_secret_option(key, value) {
@@ -691,6 +694,18 @@ mod tests {
             writing.join().unwrap();
             assert!(matches!(opened.renewal, Renewal::OfFiles(_)), "{text}");
         }
+    }
+
+    #[test]
+    fn a_file_of_comments_alone_is_no_reason_to_refuse_a_repository() {
+        let scratch = tempfile::tempdir().unwrap();
+        let mut options = RepositoryOptions::new("s3://b/p");
+        options.credentials = Some(written(&scratch, "# none\n", 0o600));
+        let by_role = opened(&[], &options).unwrap();
+        assert!(matches!(by_role.renewal, Renewal::ByMachine));
+        written(&scratch, "", 0o600);
+        let error = super::open(&options).map(|_| ()).unwrap_err();
+        assert!(error.to_string().contains("holds nothing"), "{error}");
     }
 
     #[test]

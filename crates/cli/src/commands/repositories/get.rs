@@ -4,7 +4,6 @@
 //! its table has a mistake, may have the file: then recovery stops, and does not end. Nor does it go on from the WAL of one
 //! server to that of another.
 
-use std::fs;
 use std::time::{Duration, Instant};
 
 use pgstrata_store::archive::{self, GetOutcome, Notes};
@@ -213,16 +212,10 @@ async fn get_next(
     args: &ArchiveGetArgs,
     holes: &Holes,
 ) -> Result<Result<GetOutcome>> {
-    let outcome = match get_file(context, cluster, args, holes).await? {
-        Ok(outcome) => outcome,
-        refused => return Ok(refused),
+    let judge = async |outcome: &GetOutcome| {
+        servers::require_goes_on(several, (context, cluster), args, outcome).await
     };
-    let judged = servers::require_goes_on(several, (context, cluster), args, &outcome).await;
-    judged.inspect_err(|_| {
-        // Nobody may take it for fetched.
-        let _ = fs::remove_file(&args.path);
-    })?;
-    Ok(Ok(outcome))
+    get_file(context, cluster, args, holes, judge).await
 }
 
 /// Ends when the repository has stopped answering.

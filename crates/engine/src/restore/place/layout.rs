@@ -320,6 +320,7 @@ impl Layout {
                 && marker.asked == asked
                 && marker.directories == self.directories();
             return match same {
+                _ if !self.data.join("backup_label").exists() => Err(started_since(&self.data)),
                 true => Ok(Condition::Complete),
                 false => Err(other_restore(&self.data, &marker)),
             };
@@ -571,6 +572,17 @@ fn refuse_others(directory: &Path, what: &str, version: &str) -> Result<()> {
 }
 
 /// A restore is done there, and was asked for something else than this one.
+/// A server renames `backup_label` when it has begun to recover (`StartupXLOG`, src/backend/access/transam/xlog.c).
+fn started_since(data: &Path) -> Error {
+    let what = format!(
+        "\"{}\" holds a restore that was finished but for its marker, and a server has run there since",
+        data.display()
+    );
+    Error::new(Kind::Refused, what).hint(format!(
+        "to keep that cluster, remove {MARKER}; to restore there all the same, stop its server and add --delta, or empty the directory"
+    ))
+}
+
 fn other_restore(data: &Path, marker: &Marker) -> Error {
     Error::new(
         Kind::Refused,
