@@ -16,6 +16,7 @@ use pgstrata_testbed::cluster::{Builder, Cluster, Major, StopMode, require_same_
 use support::standby::{backup_of, catch_up, restartpoint, standby_of};
 use support::{PATIENCE, Stage, Store, text};
 
+const WARNINGS: i32 = 3;
 const SERVER: i32 = 16;
 
 /// A server that writes nothing by itself for as long as a test takes.
@@ -338,8 +339,8 @@ fn a_standby_that_is_promoted_under_its_backup_is_told_at_once_though_a_checkpoi
     a_promotion_ends_the_copy(&stage, &standby, ("stream", "CHECKPOINT"));
 }
 
-/// A standby that archives into its primary's repository.
-fn archiving_standby(stage: &Stage) -> Cluster {
+/// A standby that archives into its primary's repository, after `first`.
+fn archiving_standby(stage: &Stage, first: &str) -> Cluster {
     stage.cluster.pgbench(&["-i", "-q", "-s", "3"]).unwrap();
     stage.backup(&["--type", "full"]);
     let directory = stage.restore("standby", &["--target-type", "standby"]);
@@ -347,7 +348,7 @@ fn archiving_standby(stage: &Stage) -> Cluster {
     let standby = Cluster::adopt(Major::V15, &directory)
         .conf("primary_conninfo", &stage.cluster.conninfo("postgres"))
         .conf("archive_mode", "always")
-        .conf("archive_command", &archives.unwrap())
+        .conf("archive_command", &format!("{first}{}", archives.unwrap()))
         .start()
         .unwrap();
     stage.archive_all();
@@ -359,7 +360,7 @@ fn archiving_standby(stage: &Stage) -> Cluster {
 #[test]
 fn a_standby_that_archives_and_is_promoted_under_its_backup_is_told_at_once() {
     let stage = Stage::archiving(idle(Major::V15), Store::Directory);
-    let standby = archiving_standby(&stage);
+    let standby = archiving_standby(&stage, "");
     a_promotion_ends_the_copy(&stage, &standby, ("archive", "SELECT 1"));
 }
 
@@ -379,7 +380,7 @@ const SLOWLY_AND_ALOUD: [&str; 6] = [
 fn a_standby_that_is_promoted_while_its_backup_waits_for_wal_is_told_at_once() {
     for wal in ["archive", "stream"] {
         let stage = Stage::archiving(idle(Major::V15), Store::Directory);
-        let standby = archiving_standby(&stage);
+        let standby = archiving_standby(&stage, "");
         // The backup ends behind it, in a segment that the primary has not finished.
         restartpoint(&stage, &standby);
         let before = stage.layer_counts();
@@ -407,6 +408,43 @@ fn a_standby_that_is_promoted_while_its_backup_waits_for_wal_is_told_at_once() {
         require_told_of_promotion((status, promoted.elapsed()), &said());
         assert_eq!(stage.layer_counts(), before);
     }
+}
+
+/// It has all its WAL, and waits for archivers that are slow: the promotion changes nothing about that.
+#[test]
+fn a_standby_that_is_promoted_when_all_wal_of_its_backup_is_there_spoils_nothing() {
+    let stage = Stage::archiving(idle(Major::V15), Store::Directory);
+    let gate = stage.target("gate");
+    let gated = format!("while test -e {}; do sleep 0.1; done; ", gate.display());
+    let standby = archiving_standby(&stage, &gated);
+    restartpoint(&stage, &standby);
+    let log = stage.cluster.socket_dir().join("backup.log");
+    let mut all = backup_of(&standby, &["--type", "full", "--wal", "archive"]);
+    all.extend(SLOWLY_AND_ALOUD.map(str::to_owned));
+    let mut command = stage.command(&words(&all));
+    let mut child = command.stderr(File::create(&log).unwrap()).spawn().unwrap();
+    let said = || fs::read_to_string(&log).unwrap();
+    let said_by_then = |wanted: &str| {
+        let end = Instant::now() + PATIENCE;
+        while !said().contains(wanted) {
+            assert!(Instant::now() < end, "\"{wanted}\" is not in {}", said());
+            thread::sleep(Duration::from_millis(50));
+        }
+    };
+    said_by_then("the backup has started");
+    stage.set_archive_command("sleep 100");
+    fs::write(&gate, "").unwrap();
+    said_by_then("the backup has stopped");
+    // The backup has the primary finish the segment.
+    thread::sleep(Duration::from_secs(2));
+    assert!(child.try_wait().unwrap().is_none(), "{}", said());
+    stage.cluster.stop(StopMode::Immediate).unwrap();
+    standby.sql("postgres", "SELECT pg_promote()").unwrap();
+    let promoted = Instant::now();
+    let status = child.wait().unwrap();
+    assert!(matches!(status.code(), Some(0 | WARNINGS)), "{}", said());
+    assert!(promoted.elapsed() < Duration::from_secs(15), "{}", said());
+    stage.json(&["verify", "--deep"]);
 }
 
 /// The role that backs up may not see where the primary is.

@@ -61,7 +61,9 @@ fn go_on(two: &Two, (name, count): (&str, u32), is_promoted: bool) {
         server.wait_for("postgres", archived, PATIENCE).unwrap();
     }
     for number in 1..=count {
-        let insert = format!("INSERT INTO marks VALUES ('{name} {number}')");
+        let insert = format!(
+            "INSERT INTO marks VALUES ('{name} {number}'); CREATE UNLOGGED TABLE of_{number} ()"
+        );
         server.sql("postgres", &insert).unwrap();
         let end = server.sql("postgres", "SELECT pg_switch_wal()").unwrap();
         let archived = format!(
@@ -209,7 +211,22 @@ fn a_restore_out_of_the_repositories_of_two_servers_is_refused_and_who_looks_is_
     assert_eq!(marks(&two, &target), "both,near 1,near 2");
 }
 
-/// It was restored, and follows both, when nobody knew of it yet.
+/// The file, in a cluster, of the unlogged table that a server was the last to make.
+fn last_unlogged(server: &Path) -> PathBuf {
+    let base = server.join("base");
+    let databases = fs::read_dir(&base).unwrap().flatten();
+    let files = databases.flat_map(|database| fs::read_dir(database.path()).unwrap().flatten());
+    let unlogged = files.filter_map(|file| {
+        let name = file.file_name().into_string().ok()?;
+        let number: u32 = name.strip_suffix("_init")?.parse().ok()?;
+        Some((number, file.path().with_file_name(number.to_string())))
+    });
+    let (_, last) = unlogged.max().unwrap();
+    last.strip_prefix(server).unwrap().to_owned()
+}
+
+/// It was restored, and follows both, when nobody knew of it yet. Nor is anything done because of that segment: what it calls
+/// unlogged may be a table of this server.
 #[test]
 fn recovery_stops_where_the_next_segment_is_of_another_server() {
     let two = one_server();
@@ -219,7 +236,10 @@ fn recovery_stops_where_the_next_segment_is_of_another_server() {
     assert!(output.status.success(), "{}", log(&output));
     fs::remove_file(target.join("standby.signal")).unwrap();
     fs::write(target.join("recovery.signal"), "").unwrap();
-    part(&two, 2, 4);
+    part(&two, 2, 3);
+    let table = target.join(last_unlogged(&two.stage.target("server-far")));
+    fs::write(&table, [0; 8192]).unwrap();
+    two.stage.cluster.own(&table).unwrap();
     let server = Cluster::adopt(two.stage.cluster.major(), &target).conf("archive_mode", "off");
     let server = server.prepare().unwrap();
     // It may accept connections before it comes to that segment.
@@ -234,6 +254,7 @@ fn recovery_stops_where_the_next_segment_is_of_another_server() {
     let opened = server.sql("postgres", "SELECT NOT pg_is_in_recovery()");
     assert_ne!(opened.unwrap_or_default(), "t", "{said}");
     assert!(said.contains("near") && said.contains("far"), "{said}");
+    assert!(table.exists(), "{said}");
 }
 
 #[test]
