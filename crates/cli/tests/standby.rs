@@ -7,7 +7,7 @@ mod support;
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -374,6 +374,17 @@ const SLOWLY_AND_ALOUD: [&str; 6] = [
     "60s",
 ];
 
+/// Waits until a backup at work has written that to its log.
+fn said_by_then(backup: &mut Child, log: &Path, wanted: &str) {
+    let end = Instant::now() + PATIENCE;
+    let said = || fs::read_to_string(log).unwrap();
+    while !said().contains(wanted) {
+        assert!(backup.try_wait().unwrap().is_none(), "{}", said());
+        assert!(Instant::now() < end, "\"{wanted}\" is not in {}", said());
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
 /// It has stopped, and waits for a segment that nobody finishes any more: the primary is gone, and the standby's archiver, which
 /// works, has the beginning of it alone.
 #[test]
@@ -390,17 +401,9 @@ fn a_standby_that_is_promoted_while_its_backup_waits_for_wal_is_told_at_once() {
         let mut command = stage.command(&words(&all));
         let mut child = command.stderr(File::create(&log).unwrap()).spawn().unwrap();
         let said = || fs::read_to_string(&log).unwrap();
-        let mut said_by_then = |wanted: &str| {
-            let end = Instant::now() + PATIENCE;
-            while !said().contains(wanted) {
-                assert!(child.try_wait().unwrap().is_none(), "{}", said());
-                assert!(Instant::now() < end, "\"{wanted}\" is not in {}", said());
-                thread::sleep(Duration::from_millis(50));
-            }
-        };
-        said_by_then("the backup has started");
+        said_by_then(&mut child, &log, "the backup has started");
         stage.cluster.stop(StopMode::Immediate).unwrap();
-        said_by_then("SELECT pg_switch_wal() on the primary");
+        said_by_then(&mut child, &log, "SELECT pg_switch_wal() on the primary");
         let promote = "SELECT pg_promote(); CHECKPOINT";
         standby.sql("postgres", promote).unwrap();
         let promoted = Instant::now();
@@ -424,17 +427,10 @@ fn a_standby_that_is_promoted_when_all_wal_of_its_backup_is_there_spoils_nothing
     let mut command = stage.command(&words(&all));
     let mut child = command.stderr(File::create(&log).unwrap()).spawn().unwrap();
     let said = || fs::read_to_string(&log).unwrap();
-    let said_by_then = |wanted: &str| {
-        let end = Instant::now() + PATIENCE;
-        while !said().contains(wanted) {
-            assert!(Instant::now() < end, "\"{wanted}\" is not in {}", said());
-            thread::sleep(Duration::from_millis(50));
-        }
-    };
-    said_by_then("the backup has started");
+    said_by_then(&mut child, &log, "the backup has started");
     stage.set_archive_command("sleep 100");
     fs::write(&gate, "").unwrap();
-    said_by_then("the backup has stopped");
+    said_by_then(&mut child, &log, "the backup has stopped");
     // The backup has the primary finish the segment.
     thread::sleep(Duration::from_secs(2));
     assert!(child.try_wait().unwrap().is_none(), "{}", said());
@@ -471,12 +467,7 @@ fn what_only_the_primary_can_end_is_said_at_once_and_shown_while_it_lasts() {
         "role \"plain\" may not see the primary_conninfo",
         ", waiting for WAL segment 0000",
     ] {
-        let end = Instant::now() + PATIENCE;
-        while !said().contains(wanted) {
-            assert!(child.try_wait().unwrap().is_none(), "{}", said());
-            assert!(Instant::now() < end, "\"{wanted}\" is not in {}", said());
-            thread::sleep(Duration::from_millis(50));
-        }
+        said_by_then(&mut child, &log, wanted);
     }
     stage.archive_all();
     assert!(child.wait().unwrap().success(), "{}", said());

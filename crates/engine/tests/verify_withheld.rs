@@ -8,19 +8,12 @@ mod restore_common;
 mod support;
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::sync::Arc;
 
-use async_trait::async_trait;
 use futures::future::join_all;
-use futures::stream::BoxStream;
 use jiff::Timestamp;
+use object_store::ObjectStore;
 use object_store::memory::InMemory;
-use object_store::path::Path;
-use object_store::{
-    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
-    PutMultipartOptions, PutOptions, PutPayload, PutResult,
-};
 use pgstrata_engine::verify::{self, FindingKind, VerifyOptions, VerifyReport};
 use pgstrata_layer::claim::{self, ClaimRecord};
 use pgstrata_layer::digest;
@@ -30,86 +23,18 @@ use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::Kind;
 use pgstrata_store::progress::Progress;
 use pgstrata_store::repository::Repository;
+use pgstrata_store::repository::fault::FaultStore;
 use restore_common::{Made, branch_off, chain_of_three, copy_of};
 use support::places::push;
 use support::vault::{self, Vault};
 
-/// A store that has lost some of its disks.
-#[derive(Debug)]
-struct DegradedStore {
-    inner: Arc<InMemory>,
-    /// The object that lies on them.
-    withheld: Option<Path>,
-}
-
-impl DegradedStore {
-    fn repository(inner: &Arc<InMemory>, withheld: Option<&str>) -> Repository {
-        Repository::with_store(Arc::new(Self {
-            inner: Arc::clone(inner),
-            withheld: withheld.map(Path::from),
-        }))
-    }
-}
-
-impl fmt::Display for DegradedStore {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("degraded")
-    }
-}
-
-#[async_trait]
-impl ObjectStore for DegradedStore {
-    async fn put_opts(
-        &self,
-        to: &Path,
-        body: PutPayload,
-        options: PutOptions,
-    ) -> object_store::Result<PutResult> {
-        self.inner.put_opts(to, body, options).await
-    }
-
-    async fn put_multipart_opts(
-        &self,
-        to: &Path,
-        options: PutMultipartOptions,
-    ) -> object_store::Result<Box<dyn MultipartUpload>> {
-        self.inner.put_multipart_opts(to, options).await
-    }
-
-    async fn get_opts(&self, from: &Path, options: GetOptions) -> object_store::Result<GetResult> {
-        if self.withheld.as_ref() == Some(from) {
-            let source = "Server returned non-2xx status code: 503 Service Unavailable: busy";
-            return Err(object_store::Error::Generic {
-                store: "S3",
-                source: source.into(),
-            });
-        }
-        self.inner.get_opts(from, options).await
-    }
-
-    fn delete_stream(
-        &self,
-        locations: BoxStream<'static, object_store::Result<Path>>,
-    ) -> BoxStream<'static, object_store::Result<Path>> {
-        self.inner.delete_stream(locations)
-    }
-
-    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, object_store::Result<ObjectMeta>> {
-        self.inner.list(prefix)
-    }
-
-    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> object_store::Result<ListResult> {
-        self.inner.list_with_delimiter(prefix).await
-    }
-
-    async fn copy_opts(
-        &self,
-        from: &Path,
-        to: &Path,
-        options: CopyOptions,
-    ) -> object_store::Result<()> {
-        self.inner.copy_opts(from, to, options).await
-    }
+/// A store that has lost some of its disks, and the object that lies on them.
+fn degraded(inner: &Arc<InMemory>, withheld: Option<&str>) -> Repository {
+    let inner: Arc<dyn ObjectStore> = inner.clone();
+    Repository::with_store(match withheld {
+        Some(key) => FaultStore::withholding(key, inner),
+        None => FaultStore::new(inner),
+    })
 }
 
 fn claim_of(label: &Label, layer_id: &str) -> Vec<u8> {
@@ -149,7 +74,7 @@ async fn verify_without(
     options: &VerifyOptions,
 ) -> VerifyReport {
     let copy = copy_of(original, made).await;
-    let repository = DegradedStore::repository(&copy, withheld);
+    let repository = degraded(&copy, withheld);
     let cluster = made.within(&repository);
     let verified = verify::run(&cluster, options, Progress::default()).await;
     verified.unwrap()
@@ -290,7 +215,7 @@ async fn fill(vault: &Vault) -> Vec<String> {
 }
 
 async fn verify_keyless(memory: &Arc<InMemory>, withheld: Option<&str>) -> VerifyReport {
-    let repository = DegradedStore::repository(memory, withheld);
+    let repository = degraded(memory, withheld);
     let cluster = ClusterRepository::new(&repository, &vault::name());
     let options = VerifyOptions::default();
     let verified = verify::run(&cluster, &options, Progress::default()).await;

@@ -2,12 +2,12 @@
 
 use comfy_table::{CellAlignment, Table, presets::NOTHING};
 use indicatif::{BinaryBytes, HumanCount};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use pgstrata_engine::expire::{self, StorageReport};
 use pgstrata_engine::info::{self, InfoOptions, InfoReport, LayerInfo, Status, TimelineInfo};
 use pgstrata_layer::plain::plain;
 use pgstrata_layer::verified::VerifiedRecord;
-use pgstrata_store::catalog::LEASE;
+use pgstrata_store::catalog::restore_is_dated_ahead;
 use pgstrata_store::error::Result;
 
 use super::{Context, alarm_lines, label_or_all, not_looked_at_lines};
@@ -60,7 +60,8 @@ fn text(report: &InfoReport, details: bool) -> String {
         ));
     }
     for restore in &report.restores {
-        let last_sign = match restore.age_seconds < -LEASE.as_secs() {
+        let age = SignedDuration::from_secs(restore.age_seconds);
+        let last_sign = match restore_is_dated_ahead(age) {
             true => "last sign of life dated ahead by a wrong clock".to_owned(),
             false => format!("last sign of life {} ago", took(restore.age_seconds.max(0))),
         };

@@ -326,9 +326,8 @@ impl BothSides {
                     Some(at) => self.left_out.push(damaged_there(&layer.label, *at)),
                 }
             } else if let Err(error) = self.can_come(layer, &coming) {
-                let is_sound = self.is_sound_below(layer, &error, &self.left_out);
-                let broken = NotCopied::broken(layer.label.to_string(), &error);
-                self.left_out.push(NotCopied { is_sound, ..broken });
+                let left = self.without_base(layer, &error, &self.left_out);
+                self.left_out.push(left);
             } else {
                 coming.insert(reference);
                 self.wanted.push(Arc::new(layer.clone()));
@@ -380,6 +379,14 @@ impl BothSides {
     fn stands_there(&self, parent: &ParentRef) -> bool {
         let there = self.target.standing_for(parent);
         there.is_some_and(|there| self.target.whole(&there.label).is_ok())
+    }
+
+    /// A layer that is left out because of `error`, which may say that it has nothing to stand on. `left_out` are those before it.
+    fn without_base(&self, layer: &Layer, error: &Error, left_out: &[NotCopied]) -> NotCopied {
+        NotCopied {
+            is_sound: self.is_sound_below(layer, error, left_out),
+            ..NotCopied::broken(layer.label.to_string(), error)
+        }
     }
 
     /// Whether nothing is wrong with a layer that has nothing to stand on, as `error` says: it was left out as sound, or is being
@@ -592,9 +599,8 @@ impl Mirror<'_> {
             let doing = |error: Error| error.while_doing(&act);
             let chain = match standing.chain_below(layer) {
                 Err(error) if is_of_layer(&error) => {
-                    let is_sound = both.is_sound_below(layer, &error, &report.left_out);
-                    let broken = NotCopied::broken(layer.label.to_string(), &error);
-                    report.left_out.push(NotCopied { is_sound, ..broken });
+                    let left = both.without_base(layer, &error, &report.left_out);
+                    report.left_out.push(left);
                     continue;
                 }
                 chain => chain.map_err(doing)?,

@@ -428,13 +428,9 @@ async fn is_archived_history(
     data: &Path,
     timeline: TimelineId,
 ) -> Result<bool> {
-    let Some(own) = own_history(data, timeline) else {
-        return Ok(true);
-    };
-    match Archive::load(cluster).await?.history(timeline).await {
-        Ok(archived) => Ok(archived == own),
-        Err(error) if is_lasting(&error) => Ok(false),
-        Err(error) => Err(error),
+    match own_history(data, timeline) {
+        Some(own) => Ok(archived_history(cluster, timeline).await? == Some(own)),
+        None => Ok(true),
     }
 }
 
@@ -450,12 +446,20 @@ async fn history_of(
     data: &Path,
     timeline: TimelineId,
 ) -> Result<Option<TimelineHistory>> {
+    let archived = archived_history(cluster, timeline).await?;
+    Ok(archived.or_else(|| own_history(data, timeline)))
+}
+
+/// The history of `timeline` in the archive, when recovery can have it.
+async fn archived_history(
+    cluster: &ClusterRepository,
+    timeline: TimelineId,
+) -> Result<Option<TimelineHistory>> {
     match Archive::load(cluster).await?.history(timeline).await {
-        Ok(history) => return Ok(Some(history)),
-        Err(error) if is_lasting(&error) => {}
-        Err(error) => return Err(error),
+        Ok(history) => Ok(Some(history)),
+        Err(error) if is_lasting(&error) => Ok(None),
+        Err(error) => Err(error),
     }
-    Ok(own_history(data, timeline))
 }
 
 /// The history of `timeline` that the server in `data` has, when it has one.

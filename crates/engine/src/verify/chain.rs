@@ -9,7 +9,7 @@ use pgstrata_store::blocking::blocking;
 use pgstrata_store::catalog::{Catalog, Layer};
 use pgstrata_store::error::{Error, Result};
 
-use super::outage::{outlast, require_reachable};
+use super::outage::{kind_of, outlast};
 use super::{FindingKind, Verifier};
 use crate::frames::Chain;
 
@@ -46,14 +46,9 @@ impl Verifier {
         };
         self.check_interrupted()?;
         for error in complaints {
-            let kind = match FindingKind::of(&error) {
-                None => return Err(error),
-                Some(FindingKind::Unreadable) => {
-                    require_reachable(&self.cluster).await?;
-                    FindingKind::Unreadable
-                }
-                Some(FindingKind::Unsupported) => FindingKind::Unsupported,
-                Some(_) => FindingKind::BrokenChain,
+            let kind = match kind_of(&self.cluster, &error).await? {
+                kind @ (FindingKind::Unreadable | FindingKind::Unsupported) => kind,
+                _ => FindingKind::BrokenChain,
             };
             self.findings
                 .add(kind, label, key.clone(), error.to_string());

@@ -23,7 +23,7 @@ use pgstrata_store::progress::Progress;
 
 use super::finding::Findings;
 use super::layer::{check_claims, claims};
-use super::outage::{outlast, require_reachable};
+use super::outage::{kind_of, outlast};
 use super::{
     FindingKind, LOOK_AGAIN, MAY_HAVE_COME, Scope, VerifiedLayer, VerifyOptions, VerifyReport,
     keys, records, strays,
@@ -185,12 +185,7 @@ impl Keyless<'_> {
     }
 
     async fn add(&self, label: &Label, key: &str, error: &Error) -> Result<()> {
-        let Some(kind) = FindingKind::of(error) else {
-            return Err(error.clone());
-        };
-        if kind == FindingKind::Unreadable {
-            require_reachable(self.cluster).await?;
-        }
+        let kind = kind_of(self.cluster, error).await?;
         self.findings.add(kind, label, key, error.to_string());
         Ok(())
     }
@@ -315,14 +310,10 @@ impl Keyless<'_> {
                 // Removed since it was listed: whether it is missed is found out behind.
                 Err(error) if error.kind() == Kind::NotFound => {}
                 Err(error) => {
-                    let kind = match FindingKind::of(&error) {
-                        Some(FindingKind::Damaged) => FindingKind::WalDamaged,
-                        Some(kind) => kind,
-                        None => return Err(error),
+                    let kind = match kind_of(self.cluster, &error).await? {
+                        FindingKind::Damaged => FindingKind::WalDamaged,
+                        kind => kind,
                     };
-                    if kind == FindingKind::Unreadable {
-                        require_reachable(self.cluster).await?;
-                    }
                     match self.is_mended(archive, file).await? {
                         true => count += 1,
                         false => self.findings.add(kind, "", object.key, error.to_string()),

@@ -5,7 +5,7 @@ use pgstrata_store::error::{Error, Result};
 
 use super::FindingKind;
 use super::finding::Findings;
-use super::outage::{as_of_object, require_reachable};
+use super::outage::{as_of_object, kind_of, require_reachable};
 
 /// Each box was made by its epoch and has its own place, and each epoch has one for a reader. Epochs that concern nobody
 /// are passed over.
@@ -29,12 +29,7 @@ pub(super) async fn check(
             continue;
         }
         let error = as_of_object(error);
-        let Some(kind) = FindingKind::of(&error) else {
-            return Err(error);
-        };
-        if kind == FindingKind::Unreadable {
-            require_reachable(cluster).await?;
-        }
+        let kind = kind_of(cluster, &error).await?;
         // What is done about objects of layers would be refused where nobody opens the current epoch.
         let hint = error.hint_text().unwrap_or(kind.hint()).to_owned();
         findings.add_hinted(kind, "", (key, error.to_string()), hint);

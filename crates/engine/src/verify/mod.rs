@@ -55,7 +55,7 @@ use crate::health;
 pub use crate::health::Severity;
 use crate::info::{Leftover, stored_bytes};
 use finding::Findings;
-use outage::require_reachable;
+use outage::kind_of;
 use wal::WalSeen;
 
 /// When layers or WAL are removed while it is looked how they fit together, that is looked at again: so often.
@@ -651,11 +651,8 @@ impl Verifier {
             Ok(found) => return Ok(Some(found)),
             Err(error) => error,
         };
-        let Some(kind) = FindingKind::of(&error) else {
-            return Err(error);
-        };
+        let kind = kind_of(&self.cluster, &error).await?;
         if kind == FindingKind::Unreadable {
-            require_reachable(&self.cluster).await?;
             self.withheld_keys().insert(key.to_owned());
         }
         self.findings.add_error(kind, label, (key, &error));

@@ -6,6 +6,8 @@
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind, Result};
 
+use super::FindingKind;
+
 /// What `read` says of an object. After an outage it is asked once more, because that may be over. What is not given out even
 /// then, though the repository answers, is the trouble of that object, and no outage any more.
 ///
@@ -30,6 +32,18 @@ pub(super) fn as_of_object(error: Error) -> Error {
         true => Error::new(error.kind(), error.to_string()),
         false => error,
     }
+}
+
+/// What kind of finding an error is.
+///
+/// # Errors
+/// The error itself when it is none; one of the whole repository when the object is not given out because nothing is.
+pub(super) async fn kind_of(cluster: &ClusterRepository, error: &Error) -> Result<FindingKind> {
+    let kind = FindingKind::of(error).ok_or_else(|| error.clone())?;
+    if kind == FindingKind::Unreadable {
+        require_reachable(cluster).await?;
+    }
+    Ok(kind)
 }
 
 /// After an object that is not given out: that object, or the whole repository? The latter says so here, and ends it.

@@ -16,7 +16,7 @@ use pgstrata_store::catalog::{Catalog, Layer};
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Result};
 
-use super::outage::{outlast, require_reachable};
+use super::outage::{kind_of, outlast, require_reachable};
 use super::{FindingKind, LOOK_AGAIN, MAY_HAVE_COME, Verifier};
 use crate::health::{self, Hole, LostHistory, RecoveryPath};
 
@@ -451,15 +451,10 @@ impl Verifier {
                 Err(error) => error,
             };
             seen.bad.insert(file);
-            let kind = match FindingKind::of(&error) {
-                Some(FindingKind::Missing) => FindingKind::WalMissing,
-                Some(FindingKind::Damaged) => FindingKind::WalDamaged,
-                Some(FindingKind::Unreadable) => {
-                    require_reachable(&self.cluster).await?;
-                    FindingKind::Unreadable
-                }
-                Some(kind) => kind,
-                None => return Err(error),
+            let kind = match kind_of(&self.cluster, &error).await? {
+                FindingKind::Missing => FindingKind::WalMissing,
+                FindingKind::Damaged => FindingKind::WalDamaged,
+                kind => kind,
             };
             let error = error.while_doing(&reader.why);
             let (layer, key) = (&reader.layer, archive.key(file));

@@ -70,7 +70,7 @@ pub use removal::{
 pub use remove::remove_leftover;
 pub use restoring::{
     COPY_LEASE, InUse, RESTORE_LEASE, Restoring, copied_by, forget_old, in_use, lease_of, needed,
-    still_going,
+    restore_is_dated_ahead, still_going,
 };
 pub use retain::{describe_lock, locked_layers};
 pub use sibling::Siblings;

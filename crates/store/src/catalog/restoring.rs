@@ -71,7 +71,7 @@ impl InUse {
 
     /// When it gave its last sign of life, for people.
     fn last_sign(&self) -> String {
-        if is_dated_ahead(self.age) {
+        if restore_is_dated_ahead(self.age) {
             let hours = (-self.age).as_hours();
             return format!(
                 "when it gave its last sign of life is not known: the store has dated that {hours} hours ahead"
@@ -84,7 +84,8 @@ impl InUse {
 }
 
 /// Whether what has that age was dated by a clock that was wrong, or is: by more than a clock may have been put back.
-fn is_dated_ahead(age: SignedDuration) -> bool {
+#[must_use]
+pub fn restore_is_dated_ahead(age: SignedDuration) -> bool {
     age < -LEASE
 }
 
@@ -159,7 +160,8 @@ pub async fn forget_old(
     ignore_restores: bool,
 ) -> Result<()> {
     let found = find(cluster).await?;
-    let is_ahead = |one: &FoundRestore, now: StoreTime| is_dated_ahead(now.since(one.modified));
+    let is_ahead =
+        |one: &FoundRestore, now: StoreTime| restore_is_dated_ahead(now.since(one.modified));
     // Who was held up since he asked would take for dated ahead what was stored meanwhile.
     let after = match ignore_restores && found.iter().any(|one| is_ahead(one, now)) {
         true => StoreTime::ask(cluster).await?,

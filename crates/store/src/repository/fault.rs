@@ -67,12 +67,13 @@ impl fmt::Display for Injected {
 impl std::error::Error for Injected {}
 
 /// Wraps a store and counts its operations (each create, read, range request, look-up,
-/// listing and deletion is one); fails those it was told to, or holds one up.
+/// listing and deletion is one); fails those it was told to, or holds one up, or gives one object out to nobody.
 #[derive(Debug)]
 pub struct FaultStore {
     inner: Arc<dyn ObjectStore>,
     faults: Mutex<Vec<(Range<u64>, Fault)>>,
     held_up: Option<(u64, Arc<Barrier>)>,
+    withheld: Option<Path>,
     count: AtomicU64,
 }
 
@@ -94,6 +95,7 @@ impl Barrier {
 /// What becomes of an operation.
 #[derive(Debug)]
 struct Drawn {
+    nth: u64,
     injected: Option<Injected>,
     waits_at: Option<Arc<Barrier>>,
 }
@@ -102,15 +104,25 @@ impl FaultStore {
     /// Passes everything on, until told otherwise.
     #[must_use]
     pub fn new(inner: Arc<dyn ObjectStore>) -> Arc<Self> {
-        Self::with(None, inner)
+        Arc::new(Self::passing(inner))
     }
 
-    fn with(held_up: Option<(u64, Arc<Barrier>)>, inner: Arc<dyn ObjectStore>) -> Arc<Self> {
-        Arc::new(Self {
+    fn passing(inner: Arc<dyn ObjectStore>) -> Self {
+        Self {
             inner,
             faults: Mutex::default(),
-            held_up,
+            held_up: None,
+            withheld: None,
             count: AtomicU64::new(0),
+        }
+    }
+
+    /// Says of that object, whenever it is read, that trying again would help.
+    #[must_use]
+    pub fn withholding(key: &str, inner: Arc<dyn ObjectStore>) -> Arc<Self> {
+        Arc::new(Self {
+            withheld: Some(Path::from(key)),
+            ..Self::passing(inner)
         })
     }
 
@@ -121,7 +133,10 @@ impl FaultStore {
             reached: Semaphore::new(0),
             open: Semaphore::new(0),
         };
-        Self::with(Some((nth, Arc::new(barrier))), inner)
+        Arc::new(Self {
+            held_up: Some((nth, Arc::new(barrier))),
+            ..Self::passing(inner)
+        })
     }
 
     /// Waits for the operation that is held up; for ever when there is none.
@@ -172,6 +187,16 @@ impl FaultStore {
         meet(self.draw()).await
     }
 
+    /// The same of an operation that reads an object.
+    async fn enter_read(&self, from: &Path) -> Result<Option<Injected>> {
+        let mut drawn = self.draw();
+        if self.withheld.as_ref() == Some(from) {
+            let (nth, fault) = (drawn.nth, Fault::PassingBefore);
+            drawn.injected = Some(Injected { nth, fault });
+        }
+        meet(drawn).await
+    }
+
     /// Counts an operation, and says what becomes of it.
     fn draw(&self) -> Drawn {
         let nth = self.count.fetch_add(1, Ordering::SeqCst);
@@ -183,6 +208,7 @@ impl FaultStore {
         let fault = faults.find(|(which, _)| which.contains(&nth));
         let held_up = self.held_up.as_ref().filter(|(at, _)| *at == nth);
         Drawn {
+            nth,
             injected: fault.map(|&(_, fault)| Injected { nth, fault }),
             waits_at: held_up.map(|(_, barrier)| Arc::clone(barrier)),
         }
@@ -277,7 +303,7 @@ impl ObjectStore for FaultStore {
     }
 
     async fn get_opts(&self, from: &Path, options: GetOptions) -> Result<GetResult> {
-        let injected = self.enter().await?;
+        let injected = self.enter_read(from).await?;
         let done = self.inner.get_opts(from, options).await;
         if !truncates(injected) {
             return leave(injected, done);
@@ -297,7 +323,7 @@ impl ObjectStore for FaultStore {
     }
 
     async fn get_ranges(&self, from: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        let injected = self.enter().await?;
+        let injected = self.enter_read(from).await?;
         let done = self.inner.get_ranges(from, ranges).await;
         if truncates(injected) {
             return done.map(|parts| parts.iter().map(half).collect());

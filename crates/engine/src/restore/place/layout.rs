@@ -571,7 +571,6 @@ fn refuse_others(directory: &Path, what: &str, version: &str) -> Result<()> {
     Ok(())
 }
 
-/// A restore is done there, and was asked for something else than this one.
 /// A server renames `backup_label` when it has begun to recover (`StartupXLOG`, src/backend/access/transam/xlog.c).
 fn started_since(data: &Path) -> Error {
     let what = format!(
@@ -583,6 +582,7 @@ fn started_since(data: &Path) -> Error {
     ))
 }
 
+/// A restore is done there, and was asked for something else than this one.
 fn other_restore(data: &Path, marker: &Marker) -> Error {
     Error::new(
         Kind::Refused,
