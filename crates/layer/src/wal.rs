@@ -89,6 +89,7 @@ pub struct WalDescription {
 /// Encodes a file that comes in pieces; holds the object, or of it what was not taken yet, never the whole file.
 pub struct WalWriter {
     encoder: FrameEncoder,
+    description: WalDescription,
     header: Vec<u8>,
     /// What does not fill a frame yet.
     piece: Vec<u8>,
@@ -103,33 +104,14 @@ impl WalWriter {
     /// # Errors
     /// When the name or the file is too long to be a file of the archive.
     pub fn new(description: &WalDescription, codec: Codec) -> Result<Self> {
-        let (name, raw_length) = (&description.file_name, description.raw_length);
-        check_name(name)?;
-        if raw_length > MAX_RAW_BYTES {
-            return Err(Error::invalid(format!(
-                "file {name:?} is {raw_length} bytes long, more than any WAL segment"
-            )));
-        }
-        let raw_bytes = usize::try_from(raw_length).expect("1 GiB fits");
-        let frame_count =
-            u32::try_from(raw_bytes.div_ceil(FRAME_RAW_BYTES)).expect("1 GiB has few frames");
-        let mut out = Vec::with_capacity(HEADER_BYTES);
-        out.extend_from_slice(&MAGIC);
-        out.extend_from_slice(&VERSION.to_le_bytes());
-        out.extend_from_slice(&frame_count.to_le_bytes());
-        out.extend_from_slice(&description.system_identifier.to_le_bytes());
-        out.extend_from_slice(&raw_length.to_le_bytes());
-        out.extend_from_slice(&description.raw_digest);
-        out.extend_from_slice(name.as_bytes());
-        out.resize(CHECKED_HEADER_BYTES, 0);
-        let header_checksum = checksum(&[&out]);
-        out.extend_from_slice(&header_checksum.to_le_bytes());
+        let out = header_of(description)?;
         Ok(Self {
             encoder: FrameEncoder::new(codec)?,
+            description: description.clone(),
             header: out.clone(),
             piece: Vec::new(),
             checksums: Vec::new(),
-            raw_left: raw_length,
+            raw_left: description.raw_length,
             out,
         })
     }
@@ -172,6 +154,20 @@ impl WalWriter {
         std::mem::take(&mut self.out)
     }
 
+    /// As [`Self::finish`], of a file whose digest was not known before it was read, and of whose object nothing was taken.
+    ///
+    /// # Errors
+    /// As for [`Self::finish`]; when something was taken.
+    pub fn finish_as(mut self, raw_digest: [u8; 32]) -> Result<Vec<u8>> {
+        if !self.out.starts_with(&self.header) {
+            return Err(Error::invalid("the object's header was taken already"));
+        }
+        self.description.raw_digest = raw_digest;
+        self.header = header_of(&self.description)?;
+        self.out[..HEADER_BYTES].copy_from_slice(&self.header);
+        self.finish()
+    }
+
     /// The object, without what was taken.
     ///
     /// # Errors
@@ -189,6 +185,32 @@ impl WalWriter {
         self.out.extend_from_slice(&sum.to_le_bytes());
         Ok(self.out)
     }
+}
+
+/// The header of the object of such a file.
+fn header_of(description: &WalDescription) -> Result<Vec<u8>> {
+    let (name, raw_length) = (&description.file_name, description.raw_length);
+    check_name(name)?;
+    if raw_length > MAX_RAW_BYTES {
+        return Err(Error::invalid(format!(
+            "file {name:?} is {raw_length} bytes long, more than any WAL segment"
+        )));
+    }
+    let raw_bytes = usize::try_from(raw_length).expect("1 GiB fits");
+    let frame_count =
+        u32::try_from(raw_bytes.div_ceil(FRAME_RAW_BYTES)).expect("1 GiB has few frames");
+    let mut out = Vec::with_capacity(HEADER_BYTES);
+    out.extend_from_slice(&MAGIC);
+    out.extend_from_slice(&VERSION.to_le_bytes());
+    out.extend_from_slice(&frame_count.to_le_bytes());
+    out.extend_from_slice(&description.system_identifier.to_le_bytes());
+    out.extend_from_slice(&raw_length.to_le_bytes());
+    out.extend_from_slice(&description.raw_digest);
+    out.extend_from_slice(name.as_bytes());
+    out.resize(CHECKED_HEADER_BYTES, 0);
+    let header_checksum = checksum(&[&out]);
+    out.extend_from_slice(&header_checksum.to_le_bytes());
+    Ok(out)
 }
 
 /// Reads the header at the front of an object.
@@ -456,6 +478,25 @@ mod tests {
                 assert_eq!(read, raw, "{length} bytes by {step}");
             }
         }
+    }
+
+    #[test]
+    fn a_digest_that_is_known_late_makes_the_same_object() {
+        let raw = raw(2 * FRAME_RAW_BYTES + 5);
+        let unread = WalDescription {
+            file_name: NAME.to_owned(),
+            system_identifier: 42,
+            raw_length: to_u64(raw.len()),
+            raw_digest: [0; 32],
+        };
+        let mut writer = WalWriter::new(&unread, Codec::default()).unwrap();
+        writer.append(&raw).unwrap();
+        let late = writer.finish_as(contents(&raw)).unwrap();
+        assert_eq!(late, encode(NAME, &raw, 42, Codec::default()).unwrap());
+        let mut writer = WalWriter::new(&unread, Codec::default()).unwrap();
+        writer.take();
+        writer.append(&raw).unwrap();
+        assert!(writer.finish_as(contents(&raw)).is_err());
     }
 
     #[test]

@@ -163,7 +163,7 @@ impl FrameReader<'_> {
     /// The first error of any of them.
     pub(crate) fn read<T: Send, S>(
         &self,
-        state: impl Fn() -> S + Sync,
+        state: impl Fn() -> Result<S> + Sync,
         on_frame: impl Fn(&mut S, WantedFrame<T>, &[u8]) -> Result<()> + Sync,
         on_end: impl Fn(S) -> Result<()> + Sync,
         plan: impl FnOnce(&mut WantedFrames<'_, T>) -> Result<()>,
@@ -176,13 +176,13 @@ impl FrameReader<'_> {
                 let (taker, failure) = (queue.taker(number), &failure);
                 let (state, on_frame, on_end) = (&state, &on_frame, &on_end);
                 move || {
-                    let mut state = state();
-                    let worked = self.work(&taker, failure, |frame, raw| {
-                        on_frame(&mut state, frame, raw)
-                    });
-                    let outcome = worked.and_then(|()| match failure.is_set() {
-                        true => Ok(()),
-                        false => on_end(state),
+                    let outcome = state().and_then(|mut state| {
+                        let on_frame = |frame, raw: &[u8]| on_frame(&mut state, frame, raw);
+                        self.work(&taker, failure, on_frame)?;
+                        match failure.is_set() {
+                            true => Ok(()),
+                            false => on_end(state),
+                        }
                     });
                     if let Err(error) = outcome {
                         failure.set(error);

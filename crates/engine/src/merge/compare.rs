@@ -47,7 +47,7 @@ fn check_stored_pages(layer: &Chain, jobs: usize, progress: &Progress) -> Result
     };
     let mut digests = layer.digests();
     reader.read(
-        || (),
+        || Ok(()),
         |(), wanted, raw| check_pages(&wanted.purpose, raw),
         Ok,
         |wanted| {

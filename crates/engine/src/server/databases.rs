@@ -12,7 +12,8 @@
 //! late: PostgreSQL empties it, and removes it after the next checkpoint (`mdunlinkfork`, `src/backend/storage/smgr/md.c`).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
+use std::fs::{self, File};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -22,6 +23,7 @@ use pgstrata_pgdata::relation::{Oid, PathKind};
 use pgstrata_pgdata::{DatabaseDirectory, Major};
 use pgstrata_store::blocking::blocking;
 use pgstrata_store::error::{FileContext, Result};
+use rustix::fs::{AtFlags, statat};
 
 use super::scan::{gone, identity, look, names, tablespaces};
 use super::session::{Session, get, rows_of};
@@ -201,11 +203,12 @@ fn filled_in(root: &Path, directory: &str) -> Result<String> {
     let full = root.join(directory);
     let all = names(&full)?.unwrap_or_default();
     let unlogged = UnloggedRelations::among(all.iter().map(|name| name.as_bytes()));
+    let inside = Inside::open(full)?;
     let mut found = String::new();
     for name in all.iter().filter_map(|name| name.to_str()) {
         let kind = PathKind::of(format!("{directory}/{name}"));
         let is_kept = matches!(kind, PathKind::RelSegment(_)) && !unlogged.omits(name);
-        if is_kept && has_contents(&full.join(name))? {
+        if is_kept && inside.has_contents(name)? {
             found.push_str(name);
             found.push('\n');
         }
@@ -222,18 +225,37 @@ fn emptied_since(
     let mut emptied = BTreeSet::new();
     for (place, names) in filled {
         let directory = place.path(major);
-        for path in names.lines().map(|name| format!("{directory}/{name}")) {
-            if !has_contents(&root.join(&path))? {
-                emptied.insert(path);
+        let inside = Inside::open(root.join(&directory))?;
+        for name in names.lines() {
+            if !inside.has_contents(name)? {
+                emptied.insert(format!("{directory}/{name}"));
             }
         }
     }
     Ok(emptied)
 }
 
-fn has_contents(path: &Path) -> Result<bool> {
-    let found = gone(fs::metadata(path)).context(|| look(path))?;
-    Ok(found.is_some_and(|metadata| metadata.len() > 0))
+/// A directory of which many files are looked at: the way to it is walked once for all of them.
+struct Inside {
+    path: PathBuf,
+    /// `None` when it has gone.
+    directory: Option<File>,
+}
+
+impl Inside {
+    fn open(path: PathBuf) -> Result<Self> {
+        let directory = gone(File::open(&path)).context(|| look(&path))?;
+        Ok(Self { path, directory })
+    }
+
+    fn has_contents(&self, name: &str) -> Result<bool> {
+        let Some(directory) = &self.directory else {
+            return Ok(false);
+        };
+        let found = statat(directory, name, AtFlags::empty()).map_err(io::Error::from);
+        let found = gone(found).context(|| look(&self.path.join(name)))?;
+        Ok(found.is_some_and(|file| file.st_size > 0))
+    }
 }
 
 /// Whether a directory is still the one that was seen.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 use pgstrata_layer::digest::ContentHasher;
 use pgstrata_layer::frame::Codec;
-use pgstrata_layer::wal::WalDescription;
+use pgstrata_layer::wal::{WalDescription, WalWriter};
 use pgstrata_pgdata::{ArchiveFile, TimelineHistory, TimelineId, WalPageHeader, WalSegment};
 
 use super::sealed::ObjectWriter;
@@ -54,8 +54,7 @@ impl Contents {
         sealing: Sealing,
     ) -> Result<Self> {
         let opened = open(path)?;
-        let length = opened.metadata().context(|| reading(path))?.len();
-        archive.check_length(file, length)?;
+        let length = length_of(archive, path, file, &opened)?;
         let keep = length <= WHOLE_BYTES;
         let capacity = if keep {
             usize::try_from(length).unwrap_or(0)
@@ -63,32 +62,74 @@ impl Contents {
             0
         };
         let mut raw = Vec::with_capacity(capacity);
-        let mut head = Vec::new();
-        let mut hasher = ContentHasher::new();
-        let raw_length = pieces(path, &opened, |piece| {
-            if head.is_empty() {
-                head = piece[..piece.len().min(WalPageHeader::SIZE_BYTES)].to_vec();
-            }
-            hasher.update(piece);
+        let digested = Digested::read(path, &opened, |piece| {
             if keep {
                 raw.extend_from_slice(piece);
             }
             Ok(())
         })?;
-        require_still_there(path, &opened)?;
-        archive.check_length(file, raw_length)?;
-        archive.check_contents(file, &head, &raw)?;
+        archive.check_length(file, digested.length)?;
+        archive.check_contents(file, &digested.head, &raw)?;
         Ok(Self {
             path: path.to_owned(),
             raw: keep.then_some(raw),
             description: WalDescription {
-                file_name: file.file_name(archive.segment_size),
-                system_identifier: archive.record.system_identifier,
-                raw_length,
-                raw_digest: hasher.finish(),
+                raw_length: digested.length,
+                raw_digest: digested.digest,
+                ..describe(archive, file)
             },
             sealing,
         })
+    }
+
+    /// As [`Self::read`] and [`Self::encode`] at once, so that the file is never whole in memory: half of what a push does beside
+    /// compressing is that. `None` where it takes both: keys know the digest before they seal, and a text is looked through.
+    pub(super) fn read_encoded(
+        archive: &Archive,
+        path: &Path,
+        file: ArchiveFile,
+        sealing: &Sealing,
+        codec: Codec,
+    ) -> Result<Option<Encoded>> {
+        let is_segment = matches!(file, ArchiveFile::Segment(_));
+        if !is_segment || !matches!(sealing, Sealing::Clear) {
+            return Ok(None);
+        }
+        let opened = open(path)?;
+        let length = length_of(archive, path, file, &opened)?;
+        if length > WHOLE_BYTES {
+            return Ok(None);
+        }
+        let mut description = WalDescription {
+            raw_length: length,
+            ..describe(archive, file)
+        };
+        let mut writer = WalWriter::new(&description, codec)?;
+        let mut left = length;
+        let digested = Digested::read(path, &opened, |piece| {
+            let length = u64::try_from(piece.len()).unwrap_or(u64::MAX);
+            match left.checked_sub(length) {
+                Some(rest) => {
+                    left = rest;
+                    Ok(writer.append(piece)?)
+                }
+                // It grew, which its length tells in the end.
+                None => Ok(()),
+            }
+        })?;
+        archive.check_length(file, digested.length)?;
+        archive.check_contents(file, &digested.head, &[])?;
+        description.raw_digest = digested.digest;
+        Ok(Some(Encoded {
+            body: Some(writer.finish_as(digested.digest)?.into()),
+            contents: Self {
+                path: path.to_owned(),
+                raw: None,
+                description,
+                sealing: sealing.clone(),
+            },
+            codec,
+        }))
     }
 
     /// The history of `timeline` that it is.
@@ -142,6 +183,51 @@ impl Contents {
         }
         pass_on(writer.finish()?)?;
         Ok(length)
+    }
+}
+
+/// What is learned of a file while it is read.
+struct Digested {
+    /// The first page's header.
+    head: Vec<u8>,
+    length: u64,
+    digest: [u8; 32],
+}
+
+impl Digested {
+    fn read(path: &Path, opened: &File, mut take: impl FnMut(&[u8]) -> Result<()>) -> Result<Self> {
+        let mut head = Vec::new();
+        let mut hasher = ContentHasher::new();
+        let length = pieces(path, opened, |piece| {
+            if head.is_empty() {
+                head = piece[..piece.len().min(WalPageHeader::SIZE_BYTES)].to_vec();
+            }
+            hasher.update(piece);
+            take(piece)
+        })?;
+        require_still_there(path, opened)?;
+        Ok(Self {
+            head,
+            length,
+            digest: hasher.finish(),
+        })
+    }
+}
+
+/// The length of a file that is open, which a `file` may have.
+fn length_of(archive: &Archive, path: &Path, file: ArchiveFile, opened: &File) -> Result<u64> {
+    let length = opened.metadata().context(|| reading(path))?.len();
+    archive.check_length(file, length)?;
+    Ok(length)
+}
+
+/// What is known of a file before it is read.
+fn describe(archive: &Archive, file: ArchiveFile) -> WalDescription {
+    WalDescription {
+        file_name: file.file_name(archive.segment_size),
+        system_identifier: archive.record.system_identifier,
+        raw_length: 0,
+        raw_digest: [0; 32],
     }
 }
 

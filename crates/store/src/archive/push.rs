@@ -223,9 +223,7 @@ impl Early {
             guessed.require_finished(path, segment).ok()?;
         }
         let is_noted = options.have_noted(name);
-        // A directory answers at once, and what is there already need not be compressed.
-        let is_far = cluster.repository.directory().is_none();
-        let codec = (is_far && !is_noted).then_some(options.codec);
+        let codec = (!is_noted).then_some(options.codec);
         let looked = guessed.look(path, file, codec, is_noted).await;
         Some(Self { guessed, looked })
     }
@@ -519,18 +517,20 @@ impl Archive {
         codec: Option<Codec>,
         is_noted: bool,
     ) -> Result<Looked> {
-        let archive = self.clone();
-        let opened = path.to_owned();
         let sealing = self.sealing().await?.clone();
-        let read = blocking(move || {
-            let contents = Contents::read(&archive, &opened, file, sealing)?;
-            Ok(match codec {
-                Some(codec) => Readied::Encoded(contents.encode(codec)?),
-                None => Readied::Read(contents),
-            })
-        });
-        let (readied, found) = futures::join!(read, self.found(file, is_noted));
-        let (readied, found) = (readied?, found?);
+        let read = |codec| self.ready(path, file, codec, sealing);
+        let (readied, found) = match self.cluster.repository.directory() {
+            // It answers at once, and what is there already need not be compressed.
+            Some(_) => {
+                let found = self.found(file, is_noted).await?;
+                let codec = codec.filter(|_| matches!(found, InArchive::Nothing));
+                (read(codec).await?, found)
+            }
+            None => {
+                let (readied, found) = futures::join!(read(codec), self.found(file, is_noted));
+                (readied?, found?)
+            }
+        };
         // One whose header is there is compared with that.
         if let (ArchiveFile::History(timeline), Readied::Read(contents)) = (file, &readied)
             && !matches!(found, InArchive::Header(_))
@@ -539,6 +539,31 @@ impl Archive {
             self.require_begun_there(&history).await?;
         }
         Ok(Looked { readied, found })
+    }
+
+    /// Reads the file, and makes it an object when it is told how.
+    async fn ready(
+        &self,
+        path: &Path,
+        file: ArchiveFile,
+        codec: Option<Codec>,
+        sealing: Sealing,
+    ) -> Result<Readied> {
+        let (archive, path) = (self.clone(), path.to_owned());
+        blocking(move || {
+            if let Some(codec) = codec
+                && let Some(encoded) =
+                    Contents::read_encoded(&archive, &path, file, &sealing, codec)?
+            {
+                return Ok(Readied::Encoded(encoded));
+            }
+            let contents = Contents::read(&archive, &path, file, sealing)?;
+            Ok(match codec {
+                Some(codec) => Readied::Encoded(contents.encode(codec)?),
+                None => Readied::Read(contents),
+            })
+        })
+        .await
     }
 
     async fn store(

@@ -175,7 +175,7 @@ impl<T> Handover<T> {
             }
             if state.unmade > 0 {
                 state.unmade -= 1;
-                break Gathered::new(self.region_bytes);
+                break Gathered::new(self.region_bytes)?;
             }
             state = self.wait(state);
         };
@@ -282,7 +282,7 @@ mod tests {
                 });
             }
             let _end = handover.end();
-            let mut gathered = Gathered::new(REGION_BYTES);
+            let mut gathered = Gathered::new(REGION_BYTES).unwrap();
             (0..count).try_for_each(|number| {
                 gathered.place(0, &[u8::try_from(number % 256).unwrap()]);
                 handover.give(number, &mut gathered)
@@ -317,7 +317,7 @@ mod tests {
             let open =
                 |flags| Ok(rustix::fs::open(&path, flags, rustix::fs::Mode::empty())?.into());
             let file = PositionedFile::open(true, open).unwrap();
-            let mut bytes = AlignedBytes::new(24 << 10);
+            let mut bytes = AlignedBytes::new(24 << 10).unwrap();
             for (at, byte) in bytes.iter_mut().enumerate() {
                 *byte = u8::try_from(at % 251).unwrap();
             }

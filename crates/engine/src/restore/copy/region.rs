@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use pgstrata_store::direct::AlignedBytes;
-use pgstrata_store::error::Result;
+use pgstrata_store::error::{FileContext, Result};
 
 /// Bytes of a file that a worker has at hand, and what it has of those that follow.
 pub(super) struct Region {
@@ -35,11 +35,11 @@ pub(super) enum Departing<'r> {
 
 impl Region {
     /// The region of this size at the start of a file, empty.
-    pub(super) fn new(size_bytes: usize) -> Self {
-        Self {
-            gathered: Gathered::new(size_bytes),
+    pub(super) fn new(size_bytes: usize) -> Result<Self> {
+        Ok(Self {
+            gathered: Gathered::new(size_bytes)?,
             elsewhere: Vec::new(),
-        }
+        })
     }
 
     /// Goes on to the region that holds `offset`. What is left behind goes to `write`.
@@ -102,12 +102,13 @@ impl Region {
 
 impl Gathered {
     /// Nothing yet.
-    pub(super) fn new(size_bytes: usize) -> Self {
-        Self {
+    pub(super) fn new(size_bytes: usize) -> Result<Self> {
+        let act = || "could not get memory for a region of a file".to_owned();
+        Ok(Self {
             start: 0,
-            bytes: AlignedBytes::new(size_bytes),
+            bytes: AlignedBytes::new(size_bytes).context(act)?,
             present: Vec::new(),
-        }
+        })
     }
 
     /// Takes in what of `bytes` lies in the region; returns how many these are, from the first on.
@@ -167,7 +168,7 @@ mod tests {
             Departing::Region(gathered) => gathered.write(&mut write),
             Departing::Piece(offset, bytes) => write(offset, bytes),
         };
-        let mut region = Region::new(size);
+        let mut region = Region::new(size).unwrap();
         for range in placed {
             region.move_to(range.start.into(), &mut write).unwrap();
             let bytes: Vec<u8> = range.clone().collect();

@@ -96,12 +96,12 @@ struct TargetFile<'h> {
 
 impl<'h> TargetFile<'h> {
     /// None yet.
-    fn new(region_bytes: usize, handover: Option<&'h Handover<Arc<OpenTarget>>>) -> Self {
-        Self {
+    fn new(region_bytes: usize, handover: Option<&'h Handover<Arc<OpenTarget>>>) -> Result<Self> {
+        Ok(Self {
             current: None,
-            region: Region::new(region_bytes),
+            region: Region::new(region_bytes)?,
             handover,
-        }
+        })
     }
 
     /// Closes the file; when it is whole, asks the system to begin writing it back. One with holes that are still to be

@@ -205,6 +205,7 @@ impl<'a> Scene<'a> {
     }
 
     fn copy(&self, from: &Path, to: &Path) -> Result<()> {
+        // Whoever made the parent's has it there still.
         if to.exists() {
             self.arena.take_away(to)?;
         }
@@ -237,6 +238,7 @@ impl<'a> Scene<'a> {
                 let stored = format::value(values["stored"], Unit::Bytes);
                 stage.progress((block, arm), &format!("{time}, {stored} stored"));
                 self.keep(stage, (block, position, arm), values)?;
+                self.make_room(self.contenders[contender].as_ref())?;
             }
         }
         for (arm, (contender, full)) in acts.iter().enumerate() {
@@ -247,9 +249,16 @@ impl<'a> Scene<'a> {
                 self.one(contender, false, cold)?;
                 let found = self.restore(contender)?;
                 self.keep(stage, (0, 0, arm), found)?;
+                self.make_room(contender)?;
             }
         }
         Ok(())
+    }
+
+    /// Gives back what an act has left: the next one begins with the parent's repository. With 16 GB a disk has no room for
+    /// everybody's at once.
+    fn make_room(&self, contender: &dyn Contender) -> Result<()> {
+        self.arena.take_away(&contender.repository(&self.arena))
     }
 
     /// One backup from the parent's repository, with warm caches or an empty page cache.
