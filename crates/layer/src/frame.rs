@@ -158,30 +158,35 @@ impl FrameEncoder {
 
     /// Appends the payload; returns the codec byte.
     fn append_payload(&mut self, raw: &[u8], out: &mut Vec<u8>) -> Result<u8> {
-        let (codec, bound) = match self.codec {
-            Codec::Zstd(_) => (CODEC_ZSTD, zstd_safe::compress_bound(raw.len())),
-            Codec::Lz4 => (
-                CODEC_LZ4,
-                lz4_flex::block::get_maximum_output_size(raw.len()),
-            ),
-            Codec::None => (CODEC_NONE, 0),
+        let bound = match self.codec {
+            Codec::Zstd(_) => zstd_safe::compress_bound(raw.len()),
+            Codec::Lz4 => lz4_flex::block::get_maximum_output_size(raw.len()),
+            Codec::None => {
+                out.extend_from_slice(raw);
+                return Ok(CODEC_NONE);
+            }
         };
         if self.compressed.len() < bound {
             self.compressed.resize(bound, 0);
         }
-        let length = match &mut self.compressor {
-            // Nothing else can fail with room for the worst case: the context grows with the first frame.
-            Some(compressor) => compressor
-                .compress2(self.compressed.as_mut_slice(), raw)
-                .map_err(|code| {
-                    let reason = zstd_safe::get_error_name(code);
-                    Error::no_memory(format!("to compress: {reason}"))
-                })?,
-            None if codec == CODEC_LZ4 => lz4_flex::block::compress_into(raw, &mut self.compressed)
-                .map_err(|e| Error::invalid(format!("could not compress a frame: {e}")))?,
-            None => raw.len(),
+        let (codec, length) = match &mut self.compressor {
+            Some(compressor) => {
+                // Nothing else can fail with room for the worst case: the context grows with the first frame.
+                let length = compressor
+                    .compress2(self.compressed.as_mut_slice(), raw)
+                    .map_err(|code| {
+                        let reason = zstd_safe::get_error_name(code);
+                        Error::no_memory(format!("to compress: {reason}"))
+                    })?;
+                (CODEC_ZSTD, length)
+            }
+            None => {
+                let length = lz4_flex::block::compress_into(raw, &mut self.compressed)
+                    .map_err(|e| Error::invalid(format!("could not compress a frame: {e}")))?;
+                (CODEC_LZ4, length)
+            }
         };
-        if codec != CODEC_NONE && length < raw.len() {
+        if length < raw.len() {
             out.extend_from_slice(&self.compressed[..length]);
             return Ok(codec);
         }

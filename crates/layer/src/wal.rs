@@ -90,7 +90,6 @@ pub struct WalDescription {
 pub struct WalWriter {
     encoder: FrameEncoder,
     description: WalDescription,
-    header: Vec<u8>,
     /// What does not fill a frame yet.
     piece: Vec<u8>,
     checksums: Vec<u8>,
@@ -108,7 +107,6 @@ impl WalWriter {
         Ok(Self {
             encoder: FrameEncoder::new(codec)?,
             description: description.clone(),
-            header: out.clone(),
             piece: Vec::new(),
             checksums: Vec::new(),
             raw_left: description.raw_length,
@@ -159,12 +157,11 @@ impl WalWriter {
     /// # Errors
     /// As for [`Self::finish`]; when something was taken.
     pub fn finish_as(mut self, raw_digest: [u8; 32]) -> Result<Vec<u8>> {
-        if !self.out.starts_with(&self.header) {
+        if !self.out.starts_with(&header_of(&self.description)?) {
             return Err(Error::invalid("the object's header was taken already"));
         }
         self.description.raw_digest = raw_digest;
-        self.header = header_of(&self.description)?;
-        self.out[..HEADER_BYTES].copy_from_slice(&self.header);
+        self.out[..HEADER_BYTES].copy_from_slice(&header_of(&self.description)?);
         self.finish()
     }
 
@@ -180,7 +177,8 @@ impl WalWriter {
             let piece = std::mem::take(&mut self.piece);
             self.frame(&piece)?;
         }
-        let sum = checksum(&[&self.header, &self.checksums]);
+        let header = header_of(&self.description)?;
+        let sum = checksum(&[&header, &self.checksums]);
         self.out.extend_from_slice(&TRAILER_MAGIC);
         self.out.extend_from_slice(&sum.to_le_bytes());
         Ok(self.out)
