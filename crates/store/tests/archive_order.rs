@@ -158,7 +158,7 @@ async fn segments_that_a_crash_left_without_a_mark_are_stored_before_those_behin
 #[tokio::test]
 async fn a_segment_that_the_server_uses_again_while_it_is_read_is_not_stored_as_a_mixture() {
     const ROUNDS: u64 = 60;
-    let bytes = 16 * wal::MIB;
+    let bytes = 4 * wal::MIB;
     let record = wal::record_of(wal::SYSTEM, bytes);
     let size = WalSegmentSize::try_from(u64::from(bytes)).unwrap();
     let repository = Repository::memory();
