@@ -123,12 +123,16 @@ fn run(cli: Cli, output: &mut Output) -> Result<u8> {
     )?;
     output::start_log(level.unwrap_or_else(|| default_level(&cli.command)));
     let impact = commands::impact_of(&config, &cli.command)?;
+    if impact != ImpactLevel::None {
+        // This thread and all that it starts: what is done before there are workers is felt as well.
+        priority::keep_going();
+    }
     courtesy::begin(impact.rests());
     let is_backup = matches!(cli.command, Command::Backup(_));
     if let Some(share) = impact.session_share(is_backup) {
         priority::lighten_session(share);
     }
-    let runtime = runtime(&cli.command, impact)?;
+    let runtime = runtime(&cli.command)?;
     let context = Context {
         config,
         output: *output,
@@ -144,11 +148,8 @@ fn run(cli: Cli, output: &mut Output) -> Result<u8> {
 }
 
 /// The runtime. A thread that the system denies to it ends the program, as [`panics`] says.
-fn runtime(command: &Command, impact: ImpactLevel) -> Result<tokio::runtime::Runtime> {
+fn runtime(command: &Command) -> Result<tokio::runtime::Runtime> {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
-    if impact != ImpactLevel::None {
-        builder.on_thread_start(priority::keep_going);
-    }
     if is_of_server(command) {
         // The server starts one for every segment: not a thread per core each time.
         builder.worker_threads(2);

@@ -55,6 +55,9 @@ fn rule_4_11_a_parent_from_after_the_restartpoint_is_compared(major: Major) {
     standby.reload().unwrap();
     let full = json(&stage, &standby, &["--type", "full"]);
     assert_eq!(full["from_standby"], true);
+    let planned = json(&stage, &standby, &["--dry-run", "--checkpoint", "auto"]);
+    let reason = text(&planned, "/checkpoint");
+    assert_eq!(reason, "fast: the server is a standby");
 
     sql("UPDATE numbers SET t = 'since' WHERE g % 1000 = 0");
     catch_up(&stage, &standby);

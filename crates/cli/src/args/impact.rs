@@ -22,10 +22,10 @@ pub(crate) struct ImpactArgs {
 pub(crate) enum ImpactLevel {
     /// Use only processor and disk time that nobody else wants, however long that takes; a backup spreads its checkpoint
     Low,
-    /// The same, but go on slowly on a machine that is never idle
+    /// The same, but go on slowly on a machine that is never idle, and spread the checkpoint only where users would feel it
     #[default]
     Auto,
-    /// Use all that is available
+    /// Use all that is available; a backup has its checkpoint made at once
     None,
 }
 

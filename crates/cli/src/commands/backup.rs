@@ -4,7 +4,7 @@ use futures::future::{join, join_all};
 use indicatif::{BinaryBytes, HumanCount};
 use pgstrata_engine::backup::{
     self, AuditOptions, BackupOptions, BackupPlan, BackupReport, BackupType as Kind,
-    ChangeSourceChoice, CorruptPagePolicy, HarmlessPages, WalMode as Wal,
+    ChangeSourceChoice, CorruptPagePolicy, HarmlessPages, StartCheckpoint, WalMode as Wal,
 };
 use pgstrata_engine::mirror::{self, Labels, MirrorOptions};
 use pgstrata_engine::server::ConnectionOptions;
@@ -344,9 +344,11 @@ fn options(context: &Context, args: &BackupArgs) -> Result<BackupOptions> {
         jobs: context.config.jobs()?,
         wal: wal.map_or(default.wal, Into::into),
         wal_timeout: timeout.unwrap_or(default.wal_timeout),
-        fast_checkpoint: match pace {
-            Some(pace) => pace == CheckpointPace::Fast,
-            None => impact != ImpactLevel::Low,
+        checkpoint: match (pace, impact) {
+            (Some(pace), _) => pace.into(),
+            (None, ImpactLevel::Low) => StartCheckpoint::Spread,
+            (None, ImpactLevel::Auto) => StartCheckpoint::Auto,
+            (None, ImpactLevel::None) => StartCheckpoint::Fast,
         },
         on_corrupt_page: policy.map_or(default.on_corrupt_page, Into::into),
         check_page_headers: !(args.no_page_header_check || file.no_page_header_check == Some(true)),
@@ -403,6 +405,16 @@ impl From<WalMode> for Wal {
     }
 }
 
+impl From<CheckpointPace> for StartCheckpoint {
+    fn from(pace: CheckpointPace) -> Self {
+        match pace {
+            CheckpointPace::Auto => Self::Auto,
+            CheckpointPace::Fast => Self::Fast,
+            CheckpointPace::Spread => Self::Spread,
+        }
+    }
+}
+
 impl From<CorruptPolicy> for CorruptPagePolicy {
     fn from(policy: CorruptPolicy) -> Self {
         match policy {
@@ -418,6 +430,7 @@ fn plan_document(plan: &BackupPlan) -> Value {
         "type_reason": plan.type_reason,
         "parent": plan.parent.as_ref().map(ToString::to_string),
         "change_source": plan.change_source,
+        "checkpoint": plan.checkpoint.to_string(),
         "wal": plan.wal.to_string(),
         "data_directory": plan.data_directory,
         "from_standby": plan.from_standby,
@@ -434,10 +447,11 @@ fn plan_text(plan: &BackupPlan) -> String {
         .as_ref()
         .map_or_else(|| "none".to_owned(), ToString::to_string);
     let mut text = format!(
-        "would take  {} backup: {}\nparent      {parent}\nchanges     {}\nWAL         {}\nreads       {}: {} files, {}\nworkers     {}\n",
+        "would take  {} backup: {}\nparent      {parent}\nchanges     {}\ncheckpoint  {}\nWAL         {}\nreads       {}: {} files, {}\nworkers     {}\n",
         plan.kind.as_str(),
         plan.type_reason,
         plan.change_source.reason,
+        plan.checkpoint,
         plan.wal,
         plan.data_directory.display(),
         HumanCount(plan.file_count),
@@ -467,6 +481,7 @@ fn report_document(report: &BackupReport) -> Value {
                 "empty_pages": audit.harmless.empty_pages,
             },
         })),
+        "checkpoint": report.checkpoint.to_string(),
         "wal": report.wal.to_string(),
         "wal_segments_stored": report.wal_segments_stored,
         "start_lsn": report.start_lsn,
@@ -568,7 +583,7 @@ fn report_text(report: &BackupReport) -> String {
 #[cfg(test)]
 mod tests {
     use jiff::Timestamp;
-    use pgstrata_engine::backup::WalChoice;
+    use pgstrata_engine::backup::{CheckpointChoice, WalChoice};
     use pgstrata_layer::label::Label;
     use pgstrata_layer::manifest::{ChangeSourceRecord, Totals};
     use pgstrata_pgdata::{Lsn, TimelineId};
@@ -586,6 +601,10 @@ mod tests {
                 reason: String::new(),
             },
             audit: None,
+            checkpoint: CheckpointChoice {
+                is_spread: false,
+                reason: String::new(),
+            },
             wal: WalChoice {
                 streams: false,
                 reason: String::new(),

@@ -19,9 +19,11 @@ mod standby;
 mod wal;
 
 pub use decide::audit::AuditReport;
+pub use decide::checkpoint::CheckpointChoice;
 pub use decide::harmless::HarmlessPages;
 pub use options::{
-    AuditOptions, BackupOptions, BackupType, ChangeSourceChoice, CorruptPagePolicy, WalMode,
+    AuditOptions, BackupOptions, BackupType, ChangeSourceChoice, CorruptPagePolicy,
+    StartCheckpoint, WalMode,
 };
 pub use phases::Phase;
 pub use report::{BackupPlan, BackupReport};

@@ -54,6 +54,18 @@ pub enum WalMode {
     Stream,
 }
 
+/// The checkpoint with which a backup starts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StartCheckpoint {
+    /// Made at once.
+    #[default]
+    Fast,
+    /// Spread over `checkpoint_completion_target`, like the server's own ones.
+    Spread,
+    /// Spread while somebody writes and it has much to write, unless that takes very long.
+    Auto,
+}
+
 /// What to do about pages whose checksum is wrong.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CorruptPagePolicy {
@@ -127,8 +139,8 @@ pub struct BackupOptions {
     pub wal: WalMode,
     /// How long to wait for WAL in the repository.
     pub wal_timeout: Duration,
-    /// Ask for an immediate checkpoint instead of a spread one.
-    pub fast_checkpoint: bool,
+    /// How the checkpoint is made with which the backup starts.
+    pub checkpoint: StartCheckpoint,
     /// What to do about pages whose checksum is wrong.
     pub on_corrupt_page: CorruptPagePolicy,
     /// Check page headers where there are no checksums, and together with them.
@@ -163,7 +175,7 @@ impl Default for BackupOptions {
             wal: WalMode::default(),
             // A busy archiver catches up within minutes, or somebody must look.
             wal_timeout: Duration::from_secs(10 * 60),
-            fast_checkpoint: true,
+            checkpoint: StartCheckpoint::default(),
             on_corrupt_page: CorruptPagePolicy::default(),
             check_page_headers: true,
             max_rate: None,

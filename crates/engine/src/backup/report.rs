@@ -8,6 +8,7 @@ use pgstrata_layer::manifest::{ChangeSourceRecord, CorruptPage, Totals};
 use pgstrata_pgdata::{Lsn, TimelineId};
 
 use super::decide::audit::AuditReport;
+use super::decide::checkpoint::CheckpointChoice;
 use super::phases::Phase;
 use super::wal::WalChoice;
 
@@ -24,6 +25,8 @@ pub struct BackupReport {
     pub change_source: ChangeSourceRecord,
     /// The audit that passed; `None` when none was asked for, or every page was read anyway.
     pub audit: Option<AuditReport>,
+    /// How the checkpoint was made with which it started.
+    pub checkpoint: CheckpointChoice,
     /// How the WAL got into the repository.
     pub wal: WalChoice,
     /// Segments that we stored ourselves.
@@ -65,6 +68,8 @@ pub struct BackupPlan {
     pub parent: Option<Label>,
     /// How changed pages would be found.
     pub change_source: ChangeSourceRecord,
+    /// How the checkpoint would be made with which it starts.
+    pub checkpoint: CheckpointChoice,
     /// How the WAL would get into the repository.
     pub wal: WalChoice,
     /// The directory to read.

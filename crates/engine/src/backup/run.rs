@@ -19,6 +19,7 @@ use super::copy::check::PageCheck;
 use super::copy::pipeline::{self, Stored, Work};
 use super::decide::audit::{self, Audit, AuditReport};
 use super::decide::backup_type::{SourceChoice, choose_type};
+use super::decide::checkpoint::{self, CheckpointChoice};
 use super::decide::past;
 use super::decide::prepare::{Ready, nested, prepare};
 use super::decide::source::{self, Question, Search};
@@ -60,11 +61,13 @@ pub async fn plan(cluster: &ClusterRepository, options: &BackupOptions) -> Resul
     found.warnings.extend(finisher.doubt());
     let wal = choose_wal(options, &ready, cluster).await?;
     found.warnings.extend(wal.doubts());
+    let checkpoint = checkpoint::choose(options.checkpoint, &ready.session, wal.streams).await;
     Ok(BackupPlan {
         kind: choice.kind,
         parent: choice.chain.first().map(|layer| layer.label.clone()),
         type_reason: choice.reason,
         change_source: source.record,
+        checkpoint,
         wal,
         from_standby: ready.session.facts().in_recovery,
         file_count: u64::try_from(found.files.len()).expect("usize has 64 bits"),
@@ -211,6 +214,8 @@ pub(super) struct Backup<'a> {
 /// Where a backup starts.
 pub(super) struct Start {
     pub(super) lsn: Lsn,
+    /// The one with which it starts.
+    checkpoint: CheckpointChoice,
     /// The control file as it was then.
     control: ControlFile,
     /// The databases from before, and of then.
@@ -230,6 +235,7 @@ impl Start {
 /// What is known when all files are stored.
 pub(super) struct Copied {
     pub(super) start_lsn: Lsn,
+    checkpoint: CheckpointChoice,
     pub(super) timeline: TimelineId,
     pub(super) source: SourceChoice,
     pub(super) stored: Stored,
@@ -382,16 +388,12 @@ impl Backup<'_> {
         // One that comes while the start waits for its checkpoint is in the list of files, and its record in the WAL.
         let tablespaces = ready.tablespaces().await?;
         let summaries_from = ready.summaries_written().await;
-        let name = format!("pgstrata {}", self.layer.label());
-        let starting = ready.session.start(&name, self.options.fast_checkpoint);
-        let lsn = match self.abort.guard(starting).await {
-            Ok(lsn) => lsn,
-            Err(error) => {
-                // It may wait for a checkpoint for as long as checkpoint_timeout, and would not see us go.
-                ready.session.cancel().await;
-                return Err(error);
-            }
+        let choosing = async {
+            let wanted = self.options.checkpoint;
+            Ok(checkpoint::choose(wanted, &ready.session, self.wal.streams).await)
         };
+        let checkpoint = self.abort.guard(choosing).await?;
+        let lsn = self.start_after(ready, &checkpoint).await?;
         self.stopwatch.end("checkpoint");
         tracing::info!(start_lsn = %lsn, "the backup has started");
         databases.start().await?;
@@ -410,12 +412,33 @@ impl Backup<'_> {
             .hint("start the backup again")),
             _ => Ok(Start {
                 lsn,
+                checkpoint,
                 control,
                 databases,
                 tablespaces,
                 summaries_from,
             }),
         }
+    }
+
+    /// Puts the server into backup mode after this checkpoint; returns where recovery begins.
+    async fn start_after(&self, ready: &Ready, checkpoint: &CheckpointChoice) -> Result<Lsn> {
+        let CheckpointChoice { is_spread, reason } = checkpoint;
+        let how = if *is_spread { "spread" } else { "made at once" };
+        tracing::info!(%reason, "the checkpoint with which the backup starts is {how}");
+        if *is_spread {
+            self.progress
+                .wait_for(Some("the server's checkpoint, which is spread".to_owned()));
+        }
+        let name = format!("pgstrata {}", self.layer.label());
+        let starting = ready.session.start(&name, !is_spread);
+        let started = self.abort.guard(starting).await;
+        self.progress.wait_for(None);
+        if started.is_err() {
+            // It may wait for a checkpoint for as long as checkpoint_timeout, and would not see us go.
+            ready.session.cancel().await;
+        }
+        started
     }
 
     fn search<'a>(&'a self, ready: &'a Ready) -> Search<'a> {
@@ -489,6 +512,7 @@ impl Backup<'_> {
         let control = control_of(&ready.data_directory).await?;
         Ok(Copied {
             start_lsn,
+            checkpoint: start.checkpoint.clone(),
             timeline: start.timeline(),
             source,
             stored,
@@ -611,6 +635,7 @@ impl Backup<'_> {
             type_reason: self.type_reason.clone(),
             change_source: manifest.change_source,
             audit: copied.audit,
+            checkpoint: copied.checkpoint,
             wal: self.wal.clone(),
             wal_segments_stored,
             start_lsn: manifest.start_lsn,

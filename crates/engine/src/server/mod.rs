@@ -7,6 +7,7 @@
 pub(crate) mod apart;
 pub(crate) mod archiver;
 mod certificate;
+pub mod checkpoint;
 pub mod conninfo;
 pub mod control;
 pub(crate) mod databases;
@@ -30,6 +31,7 @@ pub mod tracker;
 mod tracker_rows;
 pub(crate) mod written;
 
+pub use checkpoint::CheckpointOutlook;
 pub use conninfo::ConnectionOptions;
 pub use control::{CONTROL_PATH, read_control};
 pub use facts::ServerFacts;

@@ -607,6 +607,10 @@ pub(super) async fn open(
     announce: watch::Sender<Option<String>>,
 ) -> Result<Client> {
     target.config.application_name(name);
+    // A ping waits behind a statement, such as the one that waits for a checkpoint; this goes on.
+    if target.config.get_keepalives_idle() > PING_EVERY {
+        target.config.keepalives_idle(PING_EVERY);
+    }
     let act = format!(
         "could not connect to the server at {}",
         describe(&target.config)
@@ -670,15 +674,16 @@ async fn notice_our_end(client: &Client) {
     }
 }
 
-/// Keeps these connections in use, until it is aborted.
+/// Keeps these connections in use, until it is aborted. One that waits, as for a checkpoint, does not keep the others silent.
 pub(super) async fn ping<const COUNT: usize>(clients: [Arc<Client>; COUNT]) {
-    loop {
-        tokio::time::sleep(PING_EVERY).await;
-        for client in &clients {
+    let each = clients.iter().map(async |client| {
+        loop {
+            tokio::time::sleep(PING_EVERY).await;
             // That a connection has ended is told by its own task, or by the next question.
             client.simple_query("").await.ok();
         }
-    }
+    });
+    futures::future::join_all(each).await;
 }
 
 pub(super) fn get<'a, T: tokio_postgres::types::FromSql<'a>>(

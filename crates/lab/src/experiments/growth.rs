@@ -207,7 +207,15 @@ impl Growth {
 
     fn backup(&self, arguments: &[&str]) -> Result<Cost> {
         let pgdata = self.arena.cluster.pgdata().display().to_string();
-        self.run(&[&["backup", "--pgdata", &pgdata, "--type"], arguments].concat())
+        let backup = [
+            "backup",
+            "--pgdata",
+            &pgdata,
+            "--checkpoint",
+            "fast",
+            "--type",
+        ];
+        self.run(&[&backup, arguments].concat())
     }
 
     fn increment(&self, source: &str, changed_pages: u64) -> Result<Cost> {

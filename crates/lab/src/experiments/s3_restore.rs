@@ -228,7 +228,15 @@ impl Chain<'_> {
         cluster.pgbench(&["-i", "-q", "-s", &scale.to_string()])?;
         cluster.sql("postgres", "VACUUM (FREEZE, ANALYZE)")?;
         self.run(Way::Near, &["init", "--pgdata", &pgdata])?;
-        let backup = |kind| self.run(Way::Near, &["backup", "--pgdata", &pgdata, "--type", kind]);
+        let backup = [
+            "backup",
+            "--pgdata",
+            &pgdata,
+            "--checkpoint",
+            "fast",
+            "--type",
+        ];
+        let backup = |kind| self.run(Way::Near, &[&backup[..], &[kind]].concat());
         backup("full")?;
         for _ in 0..5 {
             cluster.pgbench(&["-n", "-c", "2", "-t", &(scale * 100).to_string()])?;

@@ -122,6 +122,8 @@ fn backup(world: &World, chance: &mut Chance) -> Asked {
     };
     let kind = chance.one(&["full", "auto", "incr"]).unwrap_or(&"full");
     let call = call.with(["--type", kind]);
+    // A spread one takes minutes.
+    let call = call.with(["--checkpoint", "fast"]);
     let mut excuses = vec![DONE];
     if backup::must_stand_on_one(&call) {
         excuses.push(backup::NO_PARENT);

@@ -128,6 +128,11 @@ fn call(world: &World, chance: &mut Chance) -> Call {
         ("--change-source", chance.weighted(&sources)),
         ("--wal", chance.weighted(&wals)),
         ("--jobs", chance.one(&["1", "2", "4"]).copied()),
+        // A spread one takes minutes.
+        (
+            "--checkpoint",
+            chance.weighted(&[("fast", 95), ("auto", 5)]),
+        ),
     ] {
         call = call.with([option, choice.unwrap_or("auto")]);
     }
@@ -227,6 +232,7 @@ fn second(world: &mut World, step: &mut Step) -> Result<Option<Layer>> {
         words,
         ..Call::default()
     };
+    let call = call.with(["--checkpoint", "fast"]);
     let mut excuses = vec![BUSY, WARNED];
     if world.may_repeat_names() {
         excuses.push(OTHER_HISTORY);
