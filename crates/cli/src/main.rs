@@ -29,6 +29,7 @@ use clap::FromArgMatches;
 use pgstrata_engine::priority;
 use pgstrata_store::error::{Error, Kind, Result};
 use pgstrata_store::{courtesy, keys, limits};
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::{Cli, Command, ImpactLevel, LogLevel, Output};
 use crate::caller::Caller;
@@ -133,6 +134,7 @@ fn run(cli: Cli, output: &mut Output) -> Result<u8> {
         priority::lighten_session(share);
     }
     let runtime = runtime(&cli.command)?;
+    outlive_file_limit(&runtime);
     let context = Context {
         config,
         output: *output,
@@ -170,6 +172,16 @@ fn runtime(command: &Command) -> Result<tokio::runtime::Runtime> {
         reserve_threads(&runtime)?;
     }
     Ok(runtime)
+}
+
+/// What would make a file longer than its limit (setrlimit(2), `RLIMIT_FSIZE`) is an error that names the file, and not the end of
+/// the process by a signal.
+fn outlive_file_limit(runtime: &tokio::runtime::Runtime) {
+    let _within = runtime.enter();
+    // It stays caught, also when nobody asks for it.
+    if let Err(error) = signal(SignalKind::from_raw(libc::SIGXFSZ)) {
+        tracing::debug!(%error, "a limit of file sizes ends the command");
+    }
 }
 
 /// Longer than any command runs.

@@ -8,7 +8,7 @@ use std::io::{self, Seek, SeekFrom};
 use std::ops::{Deref, DerefMut};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt as _;
-use std::sync::Once;
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
 use memmap2::{Advice, MmapMut};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl, fstatfs};
@@ -116,19 +116,24 @@ pub(crate) fn write(file: &File, bytes: &[u8]) -> io::Result<usize> {
 /// Writes the first of these bytes at the end of `file`, which is written as others are afterwards: all but less than a sector, or
 /// fewer when the kernel refuses them. Returns those that are left, and how many went past the cache.
 fn write_past_cache<'b>(mut file: &File, bytes: &'b [u8]) -> io::Result<(&'b [u8], usize)> {
-    let flags = fcntl_getfl(file)?;
     let (mut rest, mut past) = (bytes, 0);
+    // The page cache takes them where there is no memory for this.
+    let Some(mut piece) = piece_buffer() else {
+        return Ok((rest, past));
+    };
+    let flags = fcntl_getfl(file)?;
+    let mut end = file.stream_position()?;
     if fcntl_setfl(file, flags | OFlags::DIRECT).is_err() {
         return Ok((rest, past));
     }
-    let mut end = file.stream_position()?;
-    let mut piece = AlignedBytes::new(PIECE_BYTES)?;
     let (sectors, _) = bytes.as_chunks::<ALIGNMENT_BYTES>();
+    let mut written = Ok(true);
     for part in sectors.as_flattened().chunks(PIECE_BYTES) {
         let moved = &mut piece[..part.len()];
         moved.copy_from_slice(part);
-        let went_past = write_all_at(file, moved, end)?;
-        end += u64::try_from(part.len()).map_err(io::Error::other)?;
+        written = write_all_at(file, moved, end);
+        let Ok(went_past) = written else { break };
+        end += u64::try_from(part.len()).expect("usize has 64 bits");
         rest = &rest[part.len()..];
         if !went_past {
             break;
@@ -136,9 +141,24 @@ fn write_past_cache<'b>(mut file: &File, bytes: &'b [u8]) -> io::Result<(&'b [u8
         past += part.len();
         courtesy::rest();
     }
+    spare().push(piece);
+    // Also after an error: who writes to it next writes as to any file.
     fcntl_setfl(file, flags)?;
     file.seek(SeekFrom::Start(end))?;
-    Ok((rest, past))
+    written.map(|_| (rest, past))
+}
+
+/// Buffers for one piece each that nobody uses: a new one costs the server's machine a huge page to be made zeros. There are as many
+/// as files were written at once.
+fn spare() -> MutexGuard<'static, Vec<AlignedBytes>> {
+    static SPARE: Mutex<Vec<AlignedBytes>> = Mutex::new(Vec::new());
+    SPARE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A buffer for one piece; `None` when there is no memory for it.
+fn piece_buffer() -> Option<AlignedBytes> {
+    let spare = spare().pop();
+    spare.or_else(|| AlignedBytes::new(PIECE_BYTES).ok())
 }
 
 /// Writes all of `bytes` at `offset` of a file that was opened for direct writes. When the kernel refuses how they lie, they and
@@ -150,11 +170,14 @@ pub fn write_all_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<bool> 
     let is_aligned = bytes.as_ptr().align_offset(ALIGNMENT_BYTES) == 0;
     let written = match is_aligned {
         true => file.write_all_at(bytes, offset),
-        false => {
-            let mut moved = AlignedBytes::new(bytes.len())?;
-            moved.copy_from_slice(bytes);
-            file.write_all_at(&moved, offset)
-        }
+        false => match AlignedBytes::new(bytes.len()) {
+            Ok(mut moved) => {
+                moved.copy_from_slice(bytes);
+                file.write_all_at(&moved, offset)
+            }
+            // There is no memory to lay them otherwise.
+            Err(_) => Err(io::ErrorKind::InvalidInput.into()),
+        },
     };
     match written {
         // Half of them may be there: at a position they are written again as a whole.

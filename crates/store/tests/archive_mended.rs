@@ -6,7 +6,8 @@ mod support;
 
 use std::path::Path;
 
-use pgstrata_store::archive::{self, GetOptions, Pushed};
+use pgstrata_layer::frame::Codec;
+use pgstrata_store::archive::{self, GetOptions, PushOptions, Pushed};
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::{Error, Kind};
 use pgstrata_store::repository::Repository;
@@ -182,5 +183,29 @@ async fn what_stands_in_for_an_object_that_went_refuses_another_file() {
         assert_eq!(push(&repository, &path).await.unwrap(), Pushed::Mended);
         assert_eq!(wal::names(&repository).await, [name]);
         assert!(stored(&repository, name).await == Some(whole), "{name}");
+    }
+}
+
+/// Both have the file; the objects that they make of it differ.
+#[tokio::test]
+async fn two_pushes_that_mend_one_object_in_two_ways_both_succeed() {
+    let pg_wal = tempfile::tempdir().unwrap();
+    let path = wal::write(pg_wal.path(), 1, 5, 1);
+    let name = wal::file_name(1, 5);
+    let key = format!("main/wal/00000001/{name}");
+    let with = |codec| PushOptions { codec, ..ALONE };
+    for _ in 0..10 {
+        let repository = wal::repository().await;
+        repository.create(&key, "rot".into()).await.unwrap();
+        let (cluster, record) = (wal::cluster_in(&repository), wal::record());
+        let (plain, small) = (with(Codec::None), with(Codec::Lz4));
+        let (first, second) = futures::join!(
+            archive::push(&cluster, &record, &path, &plain),
+            archive::push(&cluster, &record, &path, &small)
+        );
+        let pushed = [first.unwrap().pushed, second.unwrap().pushed];
+        assert!(pushed.contains(&Pushed::Mended), "{pushed:?}");
+        let got = stored(&repository, &name).await.unwrap();
+        assert!(got == std::fs::read(&path).unwrap());
     }
 }

@@ -5,6 +5,7 @@
 mod support;
 
 use std::os::unix::fs::FileExt as _;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,8 +15,8 @@ use pgstrata_pgdata::WalSegmentSize;
 use pgstrata_store::archive::{self, PushOptions, Pushed};
 use pgstrata_store::cluster::ClusterRepository;
 use pgstrata_store::error::Kind;
-use pgstrata_store::repository::Repository;
 use pgstrata_store::repository::fault::{Fault, FaultStore};
+use pgstrata_store::repository::{Repository, RepositoryOptions};
 use support::wal::{push, stored};
 use support::{ALONE, wal};
 
@@ -153,49 +154,102 @@ async fn segments_that_a_crash_left_without_a_mark_are_stored_before_those_behin
     assert_eq!(names().await, expected(&[5, 6, 7, 11]));
 }
 
+/// Segments of 4 MiB that are pushed while something is done to their files.
+struct Disturbed {
+    /// In one pass.
+    at_once: bool,
+    repository: Repository,
+    /// With which error one is refused.
+    refused: Kind,
+}
+
+impl Disturbed {
+    const BYTES: u32 = 4 * wal::MIB;
+    const ROUNDS: u64 = 40;
+
+    fn size() -> WalSegmentSize {
+        WalSegmentSize::try_from(u64::from(Self::BYTES)).unwrap()
+    }
+
+    /// Each is stored whole or not at all, and both happen.
+    async fn try_all(&self, disturb: fn(&Path, u64)) {
+        let record = wal::record_of(wal::SYSTEM, Self::BYTES);
+        wal::init_as(&self.repository, &record).await;
+        let cluster = wal::cluster_in(&self.repository);
+        let pg_wal = tempfile::tempdir().unwrap();
+        let (mut stored_whole, mut refused) = (0, 0);
+        for round in 0..Self::ROUNDS {
+            let segment = wal::segment(1, 1 + round);
+            let name = segment.file_name(Self::size());
+            let path = pg_wal.path().join(&name);
+            let contents = wal::contents(segment, Self::size(), 1);
+            std::fs::write(&path, &contents).unwrap();
+            let disturbed = path.clone();
+            let server = std::thread::spawn(move || {
+                // Soon in the first rounds, and at last later than the slowest machine reads.
+                std::thread::sleep(Duration::from_micros(10 * round.pow(3)));
+                disturb(&disturbed, round);
+            });
+            let pushed = match self.at_once {
+                true => archive::push_at_once(&cluster, &path, &ALONE).await,
+                false => archive::push(&cluster, &record, &path, &ALONE).await,
+            };
+            server.join().unwrap();
+            match pushed {
+                Ok(_) => {
+                    let kept = stored(&self.repository, &name).await;
+                    assert!(kept == Some(contents), "another file in round {round}");
+                    stored_whole += 1;
+                }
+                Err(error) => {
+                    assert_eq!(error.kind(), self.refused, "{error}");
+                    refused += 1;
+                }
+            }
+        }
+        assert!(stored_whole > 0 && refused > 0, "{stored_whole}, {refused}");
+    }
+}
+
 /// The server gives a segment that it needs no more the name of a later one, and writes that into it: also while a
 /// backup reads it, to compare it with the archive.
 #[tokio::test]
 async fn a_segment_that_the_server_uses_again_while_it_is_read_is_not_stored_as_a_mixture() {
-    const ROUNDS: u64 = 60;
-    let bytes = 4 * wal::MIB;
-    let record = wal::record_of(wal::SYSTEM, bytes);
-    let size = WalSegmentSize::try_from(u64::from(bytes)).unwrap();
-    let repository = Repository::memory();
-    wal::init_as(&repository, &record).await;
-    let pg_wal = tempfile::tempdir().unwrap();
-    let (mut stored_whole, mut refused) = (0, 0);
-    for round in 0..ROUNDS {
-        let (before, after) = (wal::segment(1, 1 + round), wal::segment(1, 1000 + round));
-        let name = before.file_name(size);
-        let path = pg_wal.path().join(&name);
-        let contents = wal::contents(before, size, 1);
-        std::fs::write(&path, &contents).unwrap();
-        let (from, to) = (path.clone(), path.with_file_name(after.file_name(size)));
-        let later = wal::contents(after, size, 2);
-        let server = std::thread::spawn(move || {
-            // Soon in the first rounds, and at last later than the slowest machine reads.
-            std::thread::sleep(Duration::from_micros(3 * round.pow(3)));
-            std::fs::rename(&from, &to).unwrap();
-            let file = std::fs::OpenOptions::new().write(true).open(&to).unwrap();
-            file.write_all_at(&later, 0).unwrap();
-        });
-        let pushed = archive::push(&wal::cluster_in(&repository), &record, &path, &ALONE).await;
-        server.join().unwrap();
-        match pushed {
-            Ok(_) => {
-                let kept = stored(&repository, &name).await;
-                assert!(
-                    kept.as_ref() == Some(&contents),
-                    "a mixture in round {round}"
-                );
-                stored_whole += 1;
-            }
-            Err(error) => {
-                assert_eq!(error.kind(), Kind::File, "{error}");
-                refused += 1;
-            }
-        }
+    let scratch = tempfile::tempdir().unwrap();
+    let url = format!("file://{}", scratch.path().join("repo").display());
+    let directory = Repository::open(&RepositoryOptions::new(url)).unwrap();
+    for (at_once, repository) in [(false, Repository::memory()), (true, directory)] {
+        let disturbed = Disturbed {
+            at_once,
+            repository,
+            refused: Kind::File,
+        };
+        disturbed
+            .try_all(|path, round| {
+                let after = wal::segment(1, 1000 + round);
+                let to = path.with_file_name(after.file_name(Disturbed::size()));
+                std::fs::rename(path, &to).unwrap();
+                let file = std::fs::OpenOptions::new().write(true).open(&to).unwrap();
+                let later = wal::contents(after, Disturbed::size(), 2);
+                file.write_all_at(&later, 0).unwrap();
+            })
+            .await;
     }
-    assert!(stored_whole > 0 && refused > 0, "{stored_whole}, {refused}");
+}
+
+/// What it has more is read, and must be in no digest of what is stored.
+#[tokio::test]
+async fn a_segment_that_grows_while_it_is_read_is_stored_whole_or_not_at_all() {
+    let disturbed = Disturbed {
+        at_once: true,
+        repository: Repository::memory(),
+        refused: Kind::Refused,
+    };
+    disturbed
+        .try_all(|path, _| {
+            let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+            let end = u64::from(Disturbed::BYTES);
+            file.write_all_at(&[7; 8192], end).unwrap();
+        })
+        .await;
 }

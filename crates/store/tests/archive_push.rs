@@ -138,9 +138,14 @@ async fn assert_refused(bytes: &[u8], name: &str, words: &str) {
     let pg_wal = tempfile::tempdir().unwrap();
     let path = pg_wal.path().join(name);
     std::fs::write(&path, bytes).unwrap();
-    let error = push(&repository, &path).await.unwrap_err();
-    assert_eq!(error.kind(), Kind::Refused, "{error}");
-    assert!(error.to_string().contains(words), "{error}");
+    let first = push(&repository, &path).await;
+    // In one pass.
+    let second = push_at_once(&repository, &path).await;
+    for pushed in [first, second] {
+        let error = pushed.unwrap_err();
+        assert_eq!(error.kind(), Kind::Refused, "{error}");
+        assert!(error.to_string().contains(words), "{error}");
+    }
     assert_eq!(repository.list("main/wal").await.unwrap(), []);
 }
 
@@ -371,11 +376,17 @@ async fn a_segment_that_is_finished_while_it_is_pushed_is_stored_whole_or_not_at
     }
 }
 
+/// The largest that is read and compressed in one pass, and a larger one.
 #[tokio::test]
 async fn large_segments_come_back_as_they_were() {
-    const MIB: u32 = 128 << 20;
-    let record = wal::record_of(wal::SYSTEM, MIB);
-    let size = WalSegmentSize::try_from(u64::from(MIB)).unwrap();
+    for (bytes, at_once) in [(64 << 20, true), (128 << 20, true), (128 << 20, false)] {
+        a_large_segment_comes_back_as_it_was(bytes, at_once).await;
+    }
+}
+
+async fn a_large_segment_comes_back_as_it_was(bytes: u32, at_once: bool) {
+    let record = wal::record_of(wal::SYSTEM, bytes);
+    let size = WalSegmentSize::try_from(u64::from(bytes)).unwrap();
     let scratch = tempfile::tempdir().unwrap();
     let url = format!("file://{}", scratch.path().join("repo").display());
     let repository =
@@ -390,10 +401,12 @@ async fn large_segments_come_back_as_they_were() {
     let path = scratch.path().join(&name);
     let contents = wal::contents(segment, size, 1);
     std::fs::write(&path, &contents).unwrap();
-    let pushed = archive::push(&wal::cluster_in(&repository), &record, &path, &ALONE)
-        .await
-        .unwrap();
-    assert!(matches!(pushed.pushed, Pushed::Stored { .. }));
+    let cluster = wal::cluster_in(&repository);
+    let pushed = match at_once {
+        true => archive::push_at_once(&cluster, &path, &ALONE).await,
+        false => archive::push(&cluster, &record, &path, &ALONE).await,
+    };
+    assert!(matches!(pushed.unwrap().pushed, Pushed::Stored { .. }));
     assert!(stored(&repository, &name).await.unwrap() == contents);
 }
 

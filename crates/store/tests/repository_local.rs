@@ -2,7 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test states what must hold")]
 
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
+use std::sync::{Mutex, mpsc};
+use std::time::Duration;
 
 use bytes::Bytes;
 use pgstrata_store::error::Kind;
@@ -303,4 +306,34 @@ async fn what_a_file_system_keeps_for_itself_is_not_listed() {
     std::fs::write(kept.join("12"), "x").unwrap();
     assert!(repository.list("main/wal").await.unwrap().is_empty());
     assert_eq!(repository.list_names("main").await.unwrap(), ["cluster"]);
+}
+
+/// Who removes what is left of a backup that was given up looks for it after that.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_object_that_was_given_up_half_way_has_its_name_when_its_end_was_waited_for() {
+    let (_scratch, repository) = with_one_object().await;
+    let (begun, has_begun) = mpsc::channel();
+    let (go_on, may_go_on) = mpsc::channel::<()>();
+    let may_go_on = Mutex::new(may_go_on);
+    let creating = tokio::spawn({
+        let repository = repository.clone();
+        async move {
+            let write = move |out: &mut dyn Write| {
+                begun.send(()).unwrap();
+                may_go_on.lock().unwrap().recv().unwrap();
+                out.write_all(b"late").unwrap();
+                Ok(())
+            };
+            repository.create_written("main/late", write).await
+        }
+    });
+    tokio::task::block_in_place(|| has_begun.recv().unwrap());
+    creating.abort();
+    assert!(creating.await.unwrap_err().is_cancelled());
+    assert_eq!(repository.list("main").await.unwrap().len(), 1);
+    let soon = tokio::time::timeout(Duration::from_millis(100), repository.end_of_creates());
+    assert!(soon.await.is_err(), "it did not wait");
+    go_on.send(()).unwrap();
+    repository.end_of_creates().await;
+    assert_eq!(repository.list("main").await.unwrap().len(), 2);
 }

@@ -189,7 +189,7 @@ impl FrameReader<'_> {
                     }
                 }
             });
-            let mut wanted = WantedFrames::new(&queue, self.joining());
+            let mut wanted = WantedFrames::new(&queue, &failure, self.joining());
             let planned = started.and_then(|_| plan(&mut wanted).and_then(|()| wanted.flush()));
             drop(wanted);
             if let Err(error) = planned {
@@ -267,12 +267,14 @@ pub(crate) struct WantedFrames<'q, T> {
     frames: usize,
     joining: Joining,
     queue: &'q Queue<ReadTask<T>>,
+    failure: &'q FirstError,
 }
 
 impl<'q, T> WantedFrames<'q, T> {
-    fn new(queue: &'q Queue<ReadTask<T>>, joining: Joining) -> Self {
+    fn new(queue: &'q Queue<ReadTask<T>>, failure: &'q FirstError, joining: Joining) -> Self {
         Self {
             joining,
+            failure,
             group: Vec::new(),
             tasks: Vec::new(),
             frames: 0,
@@ -285,6 +287,7 @@ impl<'q, T> WantedFrames<'q, T> {
     /// # Errors
     /// When the workers have stopped; the reason is theirs.
     pub(crate) fn push(&mut self, frame: WantedFrame<T>) -> Result<()> {
+        self.go_on()?;
         self.group.push(frame);
         match self.frames + self.group.len() >= WINDOW_FRAMES {
             true => self.flush(),
@@ -297,11 +300,20 @@ impl<'q, T> WantedFrames<'q, T> {
     /// # Errors
     /// When the workers have stopped; the reason is theirs.
     pub(crate) fn end_file(&mut self) -> Result<()> {
+        self.go_on()?;
         if self.group.len() >= GROUP_FRAMES {
             self.end_group();
         }
         match self.frames >= WINDOW_FRAMES / 2 {
             true => self.flush(),
+            false => Ok(()),
+        }
+    }
+
+    /// Workers that have given up still take what is planned. To plan may be to read all files of a cluster.
+    fn go_on(&self) -> Result<()> {
+        match self.failure.is_set() {
+            true => Err(stopped()),
             false => Ok(()),
         }
     }
@@ -429,7 +441,11 @@ fn coalesce<T>(mut frames: Vec<WantedFrame<T>>, joining: Joining) -> Vec<ReadTas
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use pgstrata_layer::entry::BlockRun;
+    use pgstrata_layer::keys::ClusterName;
+    use pgstrata_store::repository::Repository;
 
     use super::super::fetch::MAX_GAP_BYTES;
     use super::*;
@@ -452,6 +468,40 @@ mod tests {
             frame,
             purpose: (),
         }
+    }
+
+    /// To plan may be to read all files of a cluster, and those that differ are emptied on the way.
+    #[tokio::test]
+    async fn nothing_more_is_planned_when_a_worker_has_failed() {
+        let name = ClusterName::parse("main").unwrap();
+        let cluster = ClusterRepository::new(&Repository::memory(), &name);
+        let chain = Chain::new(&cluster, Vec::new());
+        let reading = tokio::task::spawn_blocking(move || {
+            let reader = FrameReader {
+                chain: &chain,
+                progress: &Progress::default(),
+                workers: 2,
+                frames: &AtomicU64::new(0),
+            };
+            let state = || Err::<(), _>(Error::new(Kind::File, "the disk is full"));
+            let on_frame = |(): &mut (), _: WantedFrame<()>, _: &[u8]| Ok(());
+            let began = Instant::now();
+            let mut was_told = false;
+            let read = reader.read(state, on_frame, Ok, |planned| {
+                while began.elapsed() < Duration::from_secs(30) {
+                    planned
+                        .end_file()
+                        .and_then(|()| planned.push(wanted(0, 0, 0, 1)))
+                        .inspect_err(|_| was_told = true)?;
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                Ok(())
+            });
+            (read, was_told)
+        });
+        let (read, was_told) = reading.await.unwrap();
+        assert_eq!(read.unwrap_err().to_string(), "the disk is full");
+        assert!(was_told);
     }
 
     #[test]
@@ -559,7 +609,8 @@ mod tests {
     #[test]
     fn a_large_file_is_whole_before_the_next_begins() {
         let queue = Queue::new(1);
-        let mut wanted_frames = WantedFrames::new(&queue, JOINING);
+        let failure = FirstError::default();
+        let mut wanted_frames = WantedFrames::new(&queue, &failure, JOINING);
         let large = u64::try_from(GROUP_FRAMES).unwrap();
         // Two layers of a large file, then two small files.
         for layer in [0, 1] {

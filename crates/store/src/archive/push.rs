@@ -522,9 +522,10 @@ impl Archive {
         let (readied, found) = match self.cluster.repository.directory() {
             // It answers at once, and what is there already need not be compressed.
             Some(_) => {
-                let found = self.found(file, is_noted).await?;
-                let codec = codec.filter(|_| matches!(found, InArchive::Nothing));
-                (read(codec).await?, found)
+                let found = self.found(file, is_noted).await;
+                let codec = codec.filter(|_| matches!(found, Ok(InArchive::Nothing)));
+                // What is wrong with the file is said first.
+                (read(codec).await?, found?)
             }
             None => {
                 let (readied, found) = futures::join!(read(codec), self.found(file, is_noted));

@@ -126,6 +126,7 @@ pub async fn remove_leftover(cluster: &ClusterRepository, label: &Label) -> Resu
 /// # Errors
 /// When the repository cannot be written.
 pub(super) async fn remove_own(cluster: &ClusterRepository, label: &Label) -> Result<()> {
+    cluster.repository.end_of_creates().await;
     remove_objects(cluster, label).await
 }
 

@@ -36,6 +36,7 @@ use object_store::{
 use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, RenameFlags, Uid};
 use rustix::process::geteuid;
 
+use super::creates::Creates;
 use super::{hidden, reserve};
 use crate::direct;
 
@@ -84,6 +85,7 @@ struct OpenDirectory {
     /// not there, and nothing is put into it: a file system that was unmounted leaves an empty directory, and what is stored
     /// there is lost when it comes back.
     read_in: OnceLock<(u64, u64)>,
+    creates: Creates,
 }
 
 impl std::fmt::Display for LocalStore {
@@ -98,6 +100,7 @@ impl LocalStore {
             root: root.into(),
             durable: Mutex::default(),
             read_in: OnceLock::new(),
+            creates: Creates::default(),
         }))
     }
 
@@ -127,8 +130,26 @@ impl LocalStore {
         write: Arc<WriteObject>,
     ) -> Result<()> {
         let location = location.clone();
-        self.blocking(move |inner| inner.create(&location, &|mut file| write(&mut file)))
+        self.create(location, move |mut file: &File| write(&mut file))
             .await
+    }
+
+    /// Waits until no thread creates an object any more, also none whose result nobody waits for.
+    pub(super) async fn end_of_creates(&self) {
+        self.0.creates.end().await;
+    }
+
+    async fn create(
+        &self,
+        location: Path,
+        fill: impl Fn(&File) -> io::Result<()> + Send + 'static,
+    ) -> Result<()> {
+        let begun = self.0.creates.begin();
+        self.blocking(move |inner| {
+            let _begun = begun;
+            inner.create(&location, &fill)
+        })
+        .await
     }
 
     /// Makes the directories of a prefix; as root, gives them to `owner`.
@@ -189,8 +210,7 @@ impl ObjectStore for LocalStore {
             let mut parts = payload.iter();
             parts.try_for_each(|part| direct::write(file, part).map(drop))
         };
-        self.blocking(move |inner| inner.create(&location, &fill))
-            .await?;
+        self.create(location, fill).await?;
         Ok(PutResult {
             e_tag: None,
             version: None,
@@ -759,25 +779,5 @@ fn unsupported(what: &str) -> Error {
     Error::NotImplemented {
         operation: what.to_owned(),
         implementer: "a directory repository".to_owned(),
-    }
-}
-
-/// A file, and why it could not be written.
-pub(super) struct Remembering<'a> {
-    pub(super) out: &'a mut dyn Write,
-    pub(super) failed: Option<io::Error>,
-}
-
-impl Write for Remembering<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.out.write(bytes).map_err(|error| {
-            let told = io::Error::new(error.kind(), error.to_string());
-            self.failed = Some(error);
-            told
-        })
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.out.flush()
     }
 }

@@ -10,6 +10,7 @@
 //! The runtime it is called from needs tokio's timer.
 
 mod client;
+mod creates;
 mod credentials;
 mod delete;
 mod directory;
@@ -57,12 +58,13 @@ use credentials::{Renewal, Secrets};
 pub use credentials::{is_secret_option, read_credentials};
 pub use directory::{ANSWERS_WITHIN, RealDirectory, no_answer};
 use existing::{SETTLES, There};
-use local::{LocalStore, Owner, Remembering};
+use local::{LocalStore, Owner};
 pub use open::RepositoryOptions;
 pub(crate) use probe::PROBE;
 use reason::Reason;
 use retries::{Patience, Retries};
 pub use settings::is_same_option;
+use spill::Remembering;
 use strange::is_strange;
 use versions::{Bucket, Retention};
 
@@ -240,7 +242,7 @@ impl Repository {
                 }
             }
             match self.what_is_there(key, &path, &body).await? {
-                There::Same => return Ok(()),
+                There::Same => return self.make_durable(key).await,
                 There::Other => return Err(self.exists_with_other_contents(key)),
                 There::Beginning(size) => return Err(self.cut_off(key, size, &body)),
                 // Deleted since, or the store refused two creates at once and kept neither.
@@ -559,6 +561,14 @@ impl Repository {
                 .make_home(&path, Owner::of(like))
                 .await
                 .map_err(|e| self.error("could not make the directory", prefix, &e)),
+        }
+    }
+
+    /// Waits until what was given up while it was created in a directory has its name, or will never have one. An object store has
+    /// nothing to do: a request that is given up is not sent.
+    pub async fn end_of_creates(&self) {
+        if let Some(local) = &self.0.local {
+            local.end_of_creates().await;
         }
     }
 

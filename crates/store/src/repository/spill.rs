@@ -11,7 +11,6 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 use memmap2::Mmap;
 
-use super::local::Remembering;
 use crate::error::Result;
 
 /// What `write` writes. It is held in memory where no file takes it, which is said.
@@ -60,7 +59,9 @@ fn into_file(
     written?;
     let flushed = buffered.flush();
     drop(buffered);
-    Ok(flushed.and_then(|()| mapped(&file)))
+    // What cannot be written later the page cache may forget, and then zeros would be read from there.
+    let written = flushed.and_then(|()| file.sync_data());
+    Ok(written.and_then(|()| mapped(&file)))
 }
 
 #[allow(
@@ -71,6 +72,26 @@ fn mapped(file: &File) -> io::Result<Bytes> {
     // SAFETY: the file has no name, so nobody else can open it, and nothing here writes to it any more.
     let map = unsafe { Mmap::map(file)? };
     Ok(Bytes::from_owner(map))
+}
+
+/// A file, and why it could not be written.
+pub(super) struct Remembering<'a> {
+    pub(super) out: &'a mut dyn Write,
+    pub(super) failed: Option<io::Error>,
+}
+
+impl Write for Remembering<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.out.write(bytes).map_err(|error| {
+            let told = io::Error::new(error.kind(), error.to_string());
+            self.failed = Some(error);
+            told
+        })
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
 }
 
 #[cfg(test)]

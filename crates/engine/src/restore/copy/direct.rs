@@ -99,8 +99,9 @@ pub(super) struct Handover<T> {
 struct Underway<T> {
     full: VecDeque<(T, Gathered)>,
     empty: Vec<Gathered>,
-    /// Empty ones that may still be made.
+    /// Empty ones that may still be made, and those that were.
     unmade: usize,
+    made: usize,
     /// More may come.
     is_open: bool,
     /// Threads that write.
@@ -127,6 +128,7 @@ impl<T> Handover<T> {
                 full: VecDeque::new(),
                 empty: Vec::new(),
                 unmade: most,
+                made: 0,
                 is_open: true,
                 writers: most,
                 failure: None,
@@ -174,8 +176,23 @@ impl<T> Handover<T> {
                 break empty;
             }
             if state.unmade > 0 {
-                state.unmade -= 1;
-                break Gathered::new(self.region_bytes)?;
+                match Gathered::new(self.region_bytes) {
+                    Ok(region) => {
+                        state.unmade -= 1;
+                        state.made += 1;
+                        break region;
+                    }
+                    // Those that there are will do.
+                    Err(error) if state.made > 0 => {
+                        tracing::debug!(%error, "there is no memory for another region");
+                        state.unmade = 0;
+                    }
+                    Err(error) => {
+                        state.failure.get_or_insert(error);
+                        self.changed.notify_all();
+                    }
+                }
+                continue;
             }
             state = self.wait(state);
         };
@@ -306,6 +323,34 @@ mod tests {
         });
         assert_eq!(outcome.unwrap_err().to_string(), "the disk is full");
         assert!(taken < 1000);
+    }
+
+    /// More workers than regions, and no memory for any of them.
+    #[test]
+    fn nobody_waits_for_a_region_that_cannot_be_had() {
+        let workers = 2 * MOST_UNDERWAY;
+        let handover = Handover::new(workers, 1 << 47);
+        thread::scope(|scope| {
+            for _ in 0..handover.writers() {
+                let writer = handover.writer();
+                scope.spawn(|| writer.work(|_: &usize, _| Ok(())));
+            }
+            let giving: Vec<_> = (0..workers)
+                .map(|number| {
+                    let handover = &handover;
+                    scope.spawn(move || {
+                        let mut gathered = Gathered::new(REGION_BYTES).unwrap();
+                        handover.give(number, &mut gathered)
+                    })
+                })
+                .collect();
+            let _end = handover.end();
+            for given in giving {
+                assert!(given.join().unwrap().is_err());
+            }
+        });
+        let error = handover.outcome().unwrap_err();
+        assert_ne!(error.kind(), Kind::Interrupted, "{error}");
     }
 
     #[test]

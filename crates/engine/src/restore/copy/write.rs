@@ -575,7 +575,9 @@ impl<'a> Writer<'a> {
                     let writer = handover.writer();
                     || {
                         writer.work(|open, gathered| {
-                            gathered.write(|at, bytes| self.put(open, at, bytes))
+                            let written = gathered.write(|at, bytes| self.put(open, at, bytes));
+                            // Nothing more is planned, and no file compared: that it was interrupted nobody is told.
+                            written.inspect_err(|_| self.progress.cancel())
                         })
                     }
                 })

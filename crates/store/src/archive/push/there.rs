@@ -79,7 +79,7 @@ impl Archive {
                 Err(error) if error.kind() == Kind::NotFound && number == 0 => gone = Some(key),
                 Err(error) if error.kind() == Kind::NotFound => {
                     let key = gone.unwrap_or(key);
-                    return self.mend(&key, encoding.await?, damage).await;
+                    return self.mend(file, &key, encoding.await?, damage).await;
                 }
                 Err(error) => return Err(error),
             }
@@ -92,10 +92,25 @@ impl Archive {
         .hint("look at the store: it does not keep what it is given"))
     }
 
-    /// Stores `object` as `key`, in place of what is damaged, if anything is; what stores at the same time has the same file.
-    async fn mend(&self, key: &str, object: Encoded, damage: Option<Error>) -> Result<Pushed> {
+    /// Stores `object` of `file` as `key`, in place of what is damaged, if anything is.
+    async fn mend(
+        &self,
+        file: ArchiveFile,
+        key: &str,
+        object: Encoded,
+        damage: Option<Error>,
+    ) -> Result<Pushed> {
         let raw_bytes = object.contents.description.raw_length;
-        let stored_bytes = self.put(key, &object).await?;
+        let stored_bytes = match self.put(key, &object).await {
+            // Another push was quicker; it may have compressed or sealed in another way.
+            Err(error) if error.kind() == Kind::AlreadyExists => {
+                let header = self.inspect_object(file, key).await?;
+                self.check_same(&object.contents.description, &header)?;
+                self.cluster.repository.make_durable(key).await?;
+                return Ok(Pushed::Present);
+            }
+            put => put?,
+        };
         let Some(damage) = damage else {
             // It was deleted since it was seen.
             return Ok(Pushed::Stored {
