@@ -378,3 +378,71 @@ fn what_is_mounted_where_the_restore_puts_something_else_is_refused_before_anyth
     stage.cluster.start().unwrap();
     stage.cluster.wait_promoted(PATIENCE).unwrap();
 }
+
+/// The archiver of its primary had failed, and then the primary was lost: what the standby has received is the only copy.
+#[test]
+fn wal_that_only_a_standby_has_received_is_not_deleted() {
+    let builder = Cluster::builder(Major::V15).conf("autovacuum", "off");
+    let stage = Stage::archiving(builder, Store::Directory);
+    let sql = |script: &str| stage.cluster.sql("postgres", script).unwrap();
+    stage.backup(&["--type", "full"]);
+    let directory = stage.restore("standby", &["--target-type", "standby"]);
+    let standby = Cluster::adopt(Major::V15, &directory)
+        .conf("archive_mode", "off")
+        .conf("primary_conninfo", &stage.cluster.conninfo("postgres"))
+        .start()
+        .unwrap();
+    let streams = "SELECT EXISTS (SELECT FROM pg_stat_wal_receiver WHERE status = 'streaming')";
+    standby.wait_for("postgres", streams, PATIENCE).unwrap();
+    stage
+        .cluster
+        .append_conf("archive_command", "/bin/false")
+        .unwrap();
+    stage.cluster.reload().unwrap();
+    sql("CREATE TABLE late AS SELECT generate_series(1, 1000) AS id");
+    let first = sql("SELECT pg_walfile_name(pg_current_wal_lsn())");
+    sql("SELECT pg_switch_wal()");
+    sql("INSERT INTO late VALUES (0); SELECT pg_switch_wal()");
+    sql("INSERT INTO late VALUES (-1)");
+    let end = sql("SELECT pg_current_wal_lsn()");
+    let replayed = format!("SELECT pg_last_wal_replay_lsn() >= '{end}'");
+    standby.wait_for("postgres", &replayed, PATIENCE).unwrap();
+    standby.stop(StopMode::Fast).unwrap();
+    stage.cluster.stop(StopMode::Immediate).unwrap();
+
+    let (to, wal) = (directory.display().to_string(), directory.join("pg_wal"));
+    let restore = ["restore", "--target-dir", &to, "--delta"];
+    let is_there = || wal.join(&first).exists() && directory.join("global/pg_control").exists();
+    for more in [&["--dry-run"][..], &["--target-type", "immediate"], &[]] {
+        let (code, log) = stage.fails(&[&restore[..], more].concat());
+        assert_eq!(code, 13, "{log}");
+        assert!(
+            log.contains(&format!("2 segments in \"{to}/pg_wal\"")),
+            "{log}"
+        );
+        assert!(log.contains(&first) && is_there(), "{log}");
+    }
+    let again = ["--target-type", "standby", "--dry-run"];
+    let planned = stage.json(&[&restore[..], &again].concat());
+    assert!(
+        planned["notes"]
+            .to_string()
+            .contains("only a primary that has them"),
+        "{planned}"
+    );
+    for mark in fs::read_dir(wal.join("archive_status")).unwrap() {
+        let mark = mark.unwrap().file_name().into_string().unwrap();
+        if let Some(name) = mark.strip_suffix(".done").filter(|name| **name >= *first) {
+            stage.ok(&["archive-push", &wal.join(name).display().to_string()]);
+        }
+    }
+    stage.ok(&restore);
+    let restored = Cluster::adopt(Major::V15, &directory).start().unwrap();
+    restored.wait_promoted(PATIENCE).unwrap();
+    assert_eq!(
+        restored
+            .sql("postgres", "SELECT count(*) FROM late")
+            .unwrap(),
+        "1001"
+    );
+}

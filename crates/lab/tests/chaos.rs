@@ -200,7 +200,7 @@ fn wal_that_was_called_archived_and_is_not_is_noticed() {
 #[test]
 fn a_backup_that_was_reported_and_not_taken_is_noticed() {
     let found = finding(
-        "report=$(dirname \"$0\")/report\n\
+        "report=$(dirname \"$0\")/report.$$\n\
          if [ \"$act\" = backup ]; then\n\
          \t\"$real\" \"$@\" >\"$report\" || exit\n\
          \tsed -i 's/\"label\": *\"[^\"]*\"/\"label\":\"20200101-000000F\"/' \"$report\"\n\tcat \"$report\"\n\texit 0\nfi",
@@ -226,7 +226,7 @@ fn a_restore_that_follows_the_other_of_two_servers_is_noticed() {
 fn changes_since_a_backup_of_the_other_server_that_a_source_claims_to_know_are_noticed() {
     let found = finding_of(
         TWO_SERVERS,
-        "report=$(dirname \"$0\")/report\n\
+        "report=$(dirname \"$0\")/report.$$\n\
          if [ \"$act\" = backup ]; then\n\
          \t\"$real\" \"$@\" >\"$report\"\n\tcode=$?\n\
          \tsed -i 's/\"used\": *\"digest\"/\"used\":\"lsn\"/' \"$report\"\n\tcat \"$report\"\n\texit $code\nfi",

@@ -38,6 +38,7 @@ use crate::server::Session;
 use crate::server::control::{ControlReading, check_start_is_visible, control_of, postmaster};
 use crate::server::databases::{DatabaseWatch, DatabasesSeen};
 use crate::server::scan::Scan;
+use crate::server::storage::require_visible;
 
 /// Says what a backup would do now; changes nothing.
 ///
@@ -575,6 +576,11 @@ impl Backup<'_> {
         missing: &BTreeSet<String>,
     ) -> Result<DatabasesSeen> {
         require_not_promoted(&ready.session).await?;
+        if !missing.is_empty() {
+            // Files of a tablespace whose mount has gone look like those of tables that were dropped.
+            let major = ready.session.facts().major;
+            require_visible(&ready.session, &ready.data_directory, major).await?;
+        }
         start.databases.end(&ready.session, missing).await
     }
 

@@ -288,6 +288,8 @@ impl Restore {
             self.kept_settings.clone_from(&found.kept_settings);
             self.archived_by = self.archiving_of(&layout.data);
             marker.in_place = Some(found);
+            // Others may have filled the disk since the plan was made, and the cluster is still whole.
+            layout.check_space(&self.plan.space)?;
             let claimed = Claimed::claim_in_place(&layout, &marker, &self.plan.seen)?;
             self.remove_strays(&layout, &claimed)?;
             claimed

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
@@ -61,12 +62,15 @@ impl PageCheck {
         }
         let mut again = [0; BLOCK_SIZE];
         let size = u64::try_from(BLOCK_SIZE).expect("8192 fits 64 bits");
-        if file
-            .read_exact_at(&mut again, u64::from(block) * size)
-            .is_err()
-        {
+        match file.read_exact_at(&mut again, u64::from(block) * size) {
+            Ok(()) => {}
             // The file was cut short meanwhile: replay cuts it as well.
-            return None;
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return None,
+            // What was read first is wrong, and there is nothing better.
+            Err(error) => {
+                let reason = format!("{}; it could not be read again: {error}", first.reason);
+                return Some(Complaint { reason, ..first });
+            }
         }
         page.copy_from_slice(&again);
         self.complaint(segment, block, page)
@@ -200,6 +204,22 @@ mod tests {
             None
         );
         assert_eq!(torn, good);
+    }
+
+    #[test]
+    fn a_page_that_cannot_be_read_again_is_corrupt_and_one_that_is_gone_is_not() {
+        let check = PageCheck::new(true, true, Lsn::new(1000));
+        let mut bad = good_page(500);
+        bad[5000] ^= 1;
+        let scratch = tempfile::NamedTempFile::new().unwrap();
+        let unreadable = File::options().write(true).open(scratch.path()).unwrap();
+        let complaint = check.check(&unreadable, segment(), 0, &mut bad).unwrap();
+        assert!(check.is_certain(&complaint));
+        let reason = &complaint.reason;
+        assert!(reason.contains("checksum is"), "{reason}");
+        assert!(reason.contains("could not be read again"), "{reason}");
+        let cut = scratch.reopen().unwrap();
+        assert_eq!(check.check(&cut, segment(), 0, &mut bad), None);
     }
 
     #[test]

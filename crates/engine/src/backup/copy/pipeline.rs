@@ -31,7 +31,8 @@ use crate::frames::{Chain, LayerWriter};
 use crate::priority::{self, Impact, Staffing, Yielding};
 use crate::server::ScannedFile;
 
-/// All packs in memory together: with reading buffers and indexes this keeps a backup below 256 MiB.
+/// All packs in memory together: with reading buffers and indexes this keeps a backup with up to 16 workers below 256 MiB. With more,
+/// each takes some 12 MiB: what it reads, the pack that it fills and the one that is on its way.
 const PACKS_BYTES: usize = 160 << 20;
 
 /// One S3 request; larger packs gain nothing, smaller ones cost requests.

@@ -32,7 +32,7 @@ use crate::health;
 use crate::restore::place::in_place::{self, Inventory};
 use crate::restore::place::layout::{Condition, Layout, Seen, resolve, version_directory};
 use crate::restore::place::links::Links;
-use crate::restore::place::unarchived::refuse_unarchived_wal;
+use crate::restore::place::unarchived::{refuse_received_wal, refuse_unarchived_wal};
 use crate::restore::{ArchiveMode, Method, RestoreOptions, Target, TargetAction};
 use crate::server::apart::{answering, require_apart, require_apart_from};
 
@@ -179,7 +179,8 @@ pub async fn plan(cluster: &ClusterRepository, mut options: RestoreOptions) -> R
             refuse_leaving(&layout.data, &options, &selection.history)?;
             let held = Archive::new(cluster, record.clone())?;
             let unknown = refuse_unarchived_wal(&layout.data, &held, &archive).await?;
-            selection.notes.extend(unknown);
+            let received = refuse_received_wal(&layout.data, &archive, &options.target)?;
+            selection.notes.extend(unknown.into_iter().chain(received));
             survey::require_digests(&chain, &losses)?;
             Inventory::of(&layout, &prefixes(&layout), &layer.manifest.cluster)?
         }

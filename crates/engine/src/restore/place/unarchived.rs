@@ -4,12 +4,20 @@
 //! name, or what was stored may have been damaged since, as by a power failure. So what is there is read to its end and compared,
 //! too. What cannot be compared is told.
 
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
-use pgstrata_pgdata::wal::{ArchiveFile, WalSegmentSize};
+use pgstrata_pgdata::control::ClusterState;
+use pgstrata_pgdata::wal::{ArchiveFile, WalPageHeader, WalSegment, WalSegmentSize};
 use pgstrata_pgdata::{Lsn, TimelineId};
 use pgstrata_store::archive::{Archive, ArchivedWal, waiting_files};
-use pgstrata_store::error::{Error, Kind, Result};
+use pgstrata_store::error::{Error, FileContext as _, Kind, Result};
+
+use crate::restore::settings::SignalFile;
+use crate::restore::target::Target;
+use crate::server::read_control;
 
 /// WAL that only this directory has would be lost: says which files wait to be archived. Answers what is not known of others.
 pub(crate) async fn refuse_unarchived_wal(
@@ -46,6 +54,93 @@ pub(crate) async fn refuse_unarchived_wal(
             )
         })
         .collect())
+}
+
+/// A standby's receiver marks each segment as done, also one that nobody has archived (replication/walreceiver.c,
+/// `XLogWalRcvClose`). What lies behind the end of the archive is nowhere else when the primary is gone: says which segments
+/// would be lost, and refuses, unless what comes is a standby again. Then a primary may send them once more, and that is told.
+pub(crate) fn refuse_received_wal(
+    data: &Path,
+    listed: &ArchivedWal,
+    target: &Target,
+) -> Result<Option<String>> {
+    let pg_wal = data.join("pg_wal");
+    let received = match is_of_standby(data) {
+        true => received(&pg_wal, listed)?,
+        false => Vec::new(),
+    };
+    let Some(first) = received.first() else {
+        return Ok(None);
+    };
+    let what = format!(
+        "{} segments in \"{}\" lie behind the end of the archive, the first is {first}: this standby has received them, and",
+        received.len(),
+        pg_wal.display()
+    );
+    match target {
+        Target::Standby => Ok(Some(format!(
+            "{what} the restore deletes them, so that only a primary that has them still can send them"
+        ))),
+        _ => Err(
+            Error::new(Kind::Refused, format!("{what} the restore would delete them")).hint(
+                "Archive them with \"pgstrata archive-push FILE\", the oldest first, or delete their .done files if they are not wanted.",
+            ),
+        ),
+    }
+}
+
+fn is_of_standby(data: &Path) -> bool {
+    let state = read_control(data).map(|reading| reading.control.state);
+    let in_recovery = [
+        ClusterState::ShutDownInRecovery,
+        ClusterState::InArchiveRecovery,
+    ];
+    data.join(SignalFile::Standby.name()).exists()
+        || state.is_ok_and(|state| in_recovery.contains(&state))
+}
+
+/// The names of whole segments that are marked as done and come behind those that the archive has, in order.
+fn received(pg_wal: &Path, listed: &ArchivedWal) -> Result<Vec<String>> {
+    let directory = pg_wal.join("archive_status");
+    if !directory.exists() {
+        return Ok(Vec::new());
+    }
+    let about = || format!("could not look into \"{}\"", directory.display());
+    let size = listed.segment_size();
+    let mut names = Vec::new();
+    for mark in fs::read_dir(&directory).context(about)? {
+        let mark = mark.context(about)?.file_name();
+        let Some(name) = mark.to_str().and_then(|mark| mark.strip_suffix(".done")) else {
+            continue;
+        };
+        let Ok(ArchiveFile::Segment(segment)) = ArchiveFile::parse(name, size) else {
+            continue;
+        };
+        let last = listed.runs(segment.timeline).last();
+        if last.is_none_or(|last| last.last < segment.number)
+            && begins_as_named(&pg_wal.join(name), segment, size)
+        {
+            names.push(name.to_owned());
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// Whether it is that segment, and not an older one that waits under its name to be written over.
+fn begins_as_named(path: &Path, segment: WalSegment, size: WalSegmentSize) -> bool {
+    let read = || {
+        let file = File::open(path)?;
+        let mut head = [0; WalPageHeader::SIZE_BYTES];
+        file.read_exact_at(&mut head, 0)?;
+        Ok::<_, io::Error>((file.metadata()?.len(), head))
+    };
+    let Ok((length, head)) = read() else {
+        return false;
+    };
+    let header = WalPageHeader::parse(&head);
+    length == size.get()
+        && header.is_ok_and(|header| header.page_address == segment.start_lsn(size))
 }
 
 /// What waits for the archiver and is there, in order of its name.

@@ -128,14 +128,11 @@ fn call(world: &World, chance: &mut Chance) -> Call {
         ("--change-source", chance.weighted(&sources)),
         ("--wal", chance.weighted(&wals)),
         ("--jobs", chance.one(&["1", "2", "4"]).copied()),
-        // A spread one takes minutes.
-        (
-            "--checkpoint",
-            chance.weighted(&[("fast", 95), ("auto", 5)]),
-        ),
     ] {
         call = call.with([option, choice.unwrap_or("auto")]);
     }
+    // A spread one takes minutes.
+    call = call.with(["--checkpoint", "fast"]);
     if chance.percent(30) {
         call = call.with(["--audit", chance.one(&["5%", "100%"]).unwrap_or(&"5%")]);
     }
