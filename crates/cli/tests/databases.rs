@@ -304,6 +304,26 @@ fn a_database_whose_source_loses_a_table_under_a_backup_is_never_restored_withou
     assert_eq!(output.status.code(), Some(0), "{log}");
 }
 
+/// As when its file system is unmounted. Files that have not been read then look like those of tables that were dropped.
+#[test]
+fn a_tablespace_that_goes_away_under_a_backup_is_not_taken_for_dropped_tables() {
+    let stage = stage(Major::V15);
+    // Read before `source`, for two seconds.
+    let filler = "CREATE TABLE filler AS SELECT repeat('x', 1000) FROM generate_series(1, 20000)";
+    stage.cluster.sql("postgres", filler).unwrap();
+    let space = directory_of_source(&stage.cluster);
+    let space = space.parent().unwrap();
+    let away = space.with_extension("away");
+    let output = stopped_backup_beside(&stage, || fs::rename(space, &away).unwrap());
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(REFUSED), "{log}");
+    assert!(log.contains("is not what the server has there"), "{log}");
+    assert_eq!(stage.layer_counts(), (0, 0));
+    fs::rename(&away, space).unwrap();
+    stage.backup(&["--type", "full"]);
+    require_kept(&stage, "source");
+}
+
 /// It has started, and takes long to make its list, as after a long search for changes.
 #[test]
 fn a_database_whose_source_loses_a_table_before_the_list_is_never_restored_without_it() {
