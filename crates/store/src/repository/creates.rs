@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A disk that takes longer for a pack has other troubles.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(10);
 
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
