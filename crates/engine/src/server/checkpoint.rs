@@ -70,16 +70,6 @@ impl Session {
             target: get(&row, 5, act)?,
         })
     }
-
-    /// Where a primary inserts WAL now, asked where a refusal does no harm.
-    ///
-    /// # Errors
-    /// When the server does not answer.
-    pub(crate) async fn position_now(&self) -> Result<Lsn> {
-        let act = "could not ask whether somebody writes";
-        let query = "SELECT pg_current_wal_insert_lsn()::text";
-        lsn(&row_of(self.client(), act, query, &[]).await?, 0, act)
-    }
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 use std::time::SystemTime;
 
-use pgstrata_store::archive::archiver_marks;
+use pgstrata_store::archive::{ArchiverMark, archiver_marks};
 use pgstrata_store::error::{FileContext, Result};
 use rustix::fs::statvfs;
 
@@ -57,7 +57,7 @@ pub(crate) fn look(pg_wal: &Path) -> Result<WalDirectory> {
 /// `File` when it cannot be read.
 pub(crate) fn waiting(pg_wal: &Path) -> Result<Waiting> {
     let mut found = Waiting::default();
-    for (file, mark) in archiver_marks(pg_wal)? {
+    for (file, mark) in archiver_marks(pg_wal, ArchiverMark::Ready)? {
         found.count += 1;
         // It may have been archived by now.
         let Ok(modified) = mark.metadata().and_then(|meta| meta.modified()) else {

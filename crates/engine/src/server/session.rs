@@ -404,7 +404,7 @@ impl Session {
     pub async fn insert_position(&self) -> Result<Lsn> {
         let act = "could not ask where the server inserts WAL";
         let query = "SELECT pg_current_wal_insert_lsn()::text";
-        lsn(&self.row(act, query, &[]).await?, 0, act)
+        lsn(&self.ask(act, query, &[]).await?, 0, act)
     }
 
     /// Creates a replication slot that keeps all WAL from now on in `pg_wal` and ends with the session.

@@ -376,6 +376,15 @@ impl World {
             .into()
     }
 
+    /// A backup of the main server, whose checkpoint is made at once: a spread one takes minutes.
+    pub(super) fn backup_call(&self) -> Call {
+        Call {
+            words: self.pgdata_words("backup"),
+            ..Call::default()
+        }
+        .with(["--checkpoint", "fast"])
+    }
+
     /// A server on another directory, which archives nothing.
     pub(super) fn copy_of(&self, data: &Path) -> Adoption {
         adopt(self.server.major(), data, None)

@@ -22,6 +22,9 @@ const RESTORE_NEWEST: [&str; 6] = [
     "--target-dir",
 ];
 
+/// How the checkpoint of a backup is made, as all other tools are told: a spread one would be the longest part of every backup.
+pub(crate) const AT_ONCE: [&str; 2] = ["--checkpoint", "fast"];
+
 /// Where repositories are.
 #[derive(Debug)]
 pub enum Storage {
@@ -132,8 +135,7 @@ impl Pgstrata<'_> {
             .arg("--pgdata")
             .arg(arena.cluster.pgdata())
             .args(["--output", "json", "--type", kind])
-            // As all other tools are told: a spread one would be the longest part of every backup.
-            .args(["--checkpoint", "fast"]);
+            .args(AT_ONCE);
         if !self.archives {
             command.args(["--wal", "stream"]);
         }

@@ -17,7 +17,7 @@ use super::stage::{Hypothesis, Sketch, Stage};
 use super::strata;
 use super::tools::{ToolArguments, Tools};
 use crate::contenders::contender::Arena;
-use crate::contenders::pgstrata::CLUSTER;
+use crate::contenders::pgstrata::{AT_ONCE, CLUSTER};
 use crate::format::{self, MISSING, Unit};
 use crate::interrupt;
 use crate::measure::cost::{self, Cost};
@@ -207,15 +207,8 @@ impl Growth {
 
     fn backup(&self, arguments: &[&str]) -> Result<Cost> {
         let pgdata = self.arena.cluster.pgdata().display().to_string();
-        let backup = [
-            "backup",
-            "--pgdata",
-            &pgdata,
-            "--checkpoint",
-            "fast",
-            "--type",
-        ];
-        self.run(&[&backup, arguments].concat())
+        let backup = ["backup", "--pgdata", &pgdata, "--type"];
+        self.run(&[&backup, arguments, &AT_ONCE].concat())
     }
 
     fn increment(&self, source: &str, changed_pages: u64) -> Result<Cost> {

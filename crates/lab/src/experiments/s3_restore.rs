@@ -23,7 +23,7 @@ use super::stage::{Hypothesis, Sketch, Stage};
 use super::strata;
 use super::tools::ToolArguments;
 use crate::contenders::contender::Arena;
-use crate::contenders::pgstrata::CLUSTER;
+use crate::contenders::pgstrata::{AT_ONCE, CLUSTER};
 use crate::format::{self, MISSING, Unit};
 use crate::interrupt;
 use crate::measure::cost;
@@ -228,15 +228,8 @@ impl Chain<'_> {
         cluster.pgbench(&["-i", "-q", "-s", &scale.to_string()])?;
         cluster.sql("postgres", "VACUUM (FREEZE, ANALYZE)")?;
         self.run(Way::Near, &["init", "--pgdata", &pgdata])?;
-        let backup = [
-            "backup",
-            "--pgdata",
-            &pgdata,
-            "--checkpoint",
-            "fast",
-            "--type",
-        ];
-        let backup = |kind| self.run(Way::Near, &[&backup[..], &[kind]].concat());
+        let backup = ["backup", "--pgdata", &pgdata, "--type"];
+        let backup = |kind| self.run(Way::Near, &[&backup[..], &[kind], &AT_ONCE].concat());
         backup("full")?;
         for _ in 0..5 {
             cluster.pgbench(&["-n", "-c", "2", "-t", &(scale * 100).to_string()])?;

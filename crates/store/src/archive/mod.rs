@@ -43,7 +43,7 @@ pub use push::{PushOptions, PushOutcome, Pushed, push, push_at_once};
 pub use rivals::ListedFiles;
 pub use spool::{Ahead, Spool};
 pub use wait::never_arrived;
-pub use waiting::{WaitingCompared, archiver_marks, waiting_files};
+pub use waiting::{ArchiverMark, WaitingCompared, archiver_marks, marked_files, waiting_files};
 pub use whole::{FileRecords, Fork, Forks};
 
 /// Up to this size a segment is handled in memory whole, in one request; larger ones in pieces.

@@ -52,29 +52,61 @@ enum WaitingVerdict {
     Unknown(String, String),
 }
 
-/// What the server has marked for its archiver: the names of the files, and the marks.
+/// What the server says of a file of `pg_wal`, in `archive_status`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ArchiverMark {
+    /// It waits for the archiver.
+    Ready,
+    /// It is archived, or has come from an archive or to a standby.
+    Done,
+}
+
+impl ArchiverMark {
+    fn suffix(self) -> &'static str {
+        match self {
+            Self::Ready => ".ready",
+            Self::Done => ".done",
+        }
+    }
+}
+
+/// What the server has given this mark: the names of the files, and the marks.
 ///
 /// # Errors
 /// `File` when it cannot be read.
-pub fn archiver_marks(pg_wal: &Path) -> Result<Vec<(String, DirEntry)>> {
+pub fn archiver_marks(pg_wal: &Path, of: ArchiverMark) -> Result<Vec<(String, DirEntry)>> {
     let directory = pg_wal.join("archive_status");
     let about = || format!("could not look into \"{}\"", directory.display());
     let mut marks = Vec::new();
     for mark in fs::read_dir(&directory).context(about)? {
         let mark = mark.context(about)?;
         let name = mark.file_name();
-        let name = name.to_str().and_then(|name| name.strip_suffix(".ready"));
+        let name = name
+            .to_str()
+            .and_then(|name| name.strip_suffix(of.suffix()));
         marks.extend(name.map(|name| (name.to_owned(), mark)));
     }
     Ok(marks)
 }
 
-/// What is marked and has a name that the archive knows, in the archiver's order but for histories, which it takes first.
+/// What waits for the archiver, as [`marked_files`].
 ///
 /// # Errors
 /// As for [`archiver_marks`].
 pub fn waiting_files(pg_wal: &Path, size: WalSegmentSize) -> Result<Vec<ArchiveFile>> {
-    let marks = archiver_marks(pg_wal)?.into_iter();
+    marked_files(pg_wal, ArchiverMark::Ready, size)
+}
+
+/// What is marked so and has a name that the archive knows, in the archiver's order but for histories, which it takes first.
+///
+/// # Errors
+/// As for [`archiver_marks`].
+pub fn marked_files(
+    pg_wal: &Path,
+    of: ArchiverMark,
+    size: WalSegmentSize,
+) -> Result<Vec<ArchiveFile>> {
+    let marks = archiver_marks(pg_wal, of)?.into_iter();
     let files = marks.filter_map(|(name, _)| ArchiveFile::parse(&name, size).ok());
     let mut files: Vec<ArchiveFile> = files.collect();
     files.sort_unstable_by_key(|file| file.file_name(size));

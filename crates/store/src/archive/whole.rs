@@ -254,7 +254,8 @@ impl Archive {
 
     /// Whether the file of `segment` holds its first page already. A file that the server keeps for later use has the
     /// address of the segment that it was.
-    pub(super) fn has_begun(&self, directory: &Path, segment: WalSegment) -> bool {
+    #[must_use]
+    pub fn has_begun(&self, directory: &Path, segment: WalSegment) -> bool {
         let path = directory.join(segment.file_name(self.segment_size));
         let start = segment.start_lsn(self.segment_size);
         first_page(&path).is_some_and(|header| header.page_address == start)

@@ -129,7 +129,7 @@ async fn is_written_to(session: &Session, mut position: Lsn) -> Result<bool> {
     let (mut looks, mut advances) = (0, 0);
     while advances < 2 && (looks < LOOKS || began.elapsed() < WATCH_FOR) {
         tokio::time::sleep(LOOK_EVERY).await;
-        let now = session.position_now().await?;
+        let now = session.insert_position().await?;
         advances += u32::from(now != position);
         position = now;
         looks += 1;

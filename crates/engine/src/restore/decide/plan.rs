@@ -179,7 +179,7 @@ pub async fn plan(cluster: &ClusterRepository, mut options: RestoreOptions) -> R
             refuse_leaving(&layout.data, &options, &selection.history)?;
             let held = Archive::new(cluster, record.clone())?;
             let unknown = refuse_unarchived_wal(&layout.data, &held, &archive).await?;
-            let received = refuse_received_wal(&layout.data, &archive, &options.target)?;
+            let received = refuse_received_wal(&layout.data, &held, &archive, &options.target)?;
             selection.notes.extend(unknown.into_iter().chain(received));
             survey::require_digests(&chain, &losses)?;
             Inventory::of(&layout, &prefixes(&layout), &layer.manifest.cluster)?

@@ -4,16 +4,14 @@
 //! name, or what was stored may have been damaged since, as by a power failure. So what is there is read to its end and compared,
 //! too. What cannot be compared is told.
 
-use std::fs::{self, File};
-use std::io;
-use std::os::unix::fs::FileExt as _;
+use std::fs;
 use std::path::Path;
 
 use pgstrata_pgdata::control::ClusterState;
-use pgstrata_pgdata::wal::{ArchiveFile, WalPageHeader, WalSegment, WalSegmentSize};
+use pgstrata_pgdata::wal::{ArchiveFile, WalSegmentSize};
 use pgstrata_pgdata::{Lsn, TimelineId};
-use pgstrata_store::archive::{Archive, ArchivedWal, waiting_files};
-use pgstrata_store::error::{Error, FileContext as _, Kind, Result};
+use pgstrata_store::archive::{Archive, ArchivedWal, ArchiverMark, marked_files};
+use pgstrata_store::error::{Error, Kind, Result};
 
 use crate::restore::settings::SignalFile;
 use crate::restore::target::Target;
@@ -61,12 +59,13 @@ pub(crate) async fn refuse_unarchived_wal(
 /// would be lost, and refuses, unless what comes is a standby again. Then a primary may send them once more, and that is told.
 pub(crate) fn refuse_received_wal(
     data: &Path,
+    held: &Archive,
     listed: &ArchivedWal,
     target: &Target,
 ) -> Result<Option<String>> {
     let pg_wal = data.join("pg_wal");
     let received = match is_of_standby(data) {
-        true => received(&pg_wal, listed)?,
+        true => received(&pg_wal, held, listed)?,
         false => Vec::new(),
     };
     let Some(first) = received.first() else {
@@ -100,61 +99,43 @@ fn is_of_standby(data: &Path) -> bool {
 }
 
 /// The names of whole segments that are marked as done and come behind those that the archive has, in order.
-fn received(pg_wal: &Path, listed: &ArchivedWal) -> Result<Vec<String>> {
-    let directory = pg_wal.join("archive_status");
-    if !directory.exists() {
-        return Ok(Vec::new());
-    }
-    let about = || format!("could not look into \"{}\"", directory.display());
+fn received(pg_wal: &Path, held: &Archive, listed: &ArchivedWal) -> Result<Vec<String>> {
     let size = listed.segment_size();
-    let mut names = Vec::new();
-    for mark in fs::read_dir(&directory).context(about)? {
-        let mark = mark.context(about)?.file_name();
-        let Some(name) = mark.to_str().and_then(|mark| mark.strip_suffix(".done")) else {
-            continue;
-        };
-        let Ok(ArchiveFile::Segment(segment)) = ArchiveFile::parse(name, size) else {
-            continue;
+    let done = marked(pg_wal, ArchiverMark::Done, size)?.into_iter();
+    let received = done.filter(|(name, file)| {
+        let ArchiveFile::Segment(segment) = *file else {
+            return false;
         };
         let last = listed.runs(segment.timeline).last();
-        if last.is_none_or(|last| last.last < segment.number)
-            && begins_as_named(&pg_wal.join(name), segment, size)
-        {
-            names.push(name.to_owned());
-        }
-    }
-    names.sort_unstable();
-    Ok(names)
-}
-
-/// Whether it is that segment, and not an older one that waits under its name to be written over.
-fn begins_as_named(path: &Path, segment: WalSegment, size: WalSegmentSize) -> bool {
-    let read = || {
-        let file = File::open(path)?;
-        let mut head = [0; WalPageHeader::SIZE_BYTES];
-        file.read_exact_at(&mut head, 0)?;
-        Ok::<_, io::Error>((file.metadata()?.len(), head))
-    };
-    let Ok((length, head)) = read() else {
-        return false;
-    };
-    let header = WalPageHeader::parse(&head);
-    length == size.get()
-        && header.is_ok_and(|header| header.page_address == segment.start_lsn(size))
+        let length = fs::metadata(pg_wal.join(name)).map(|file| file.len());
+        last.is_none_or(|last| last.last < segment.number)
+            && length.is_ok_and(|length| length == size.get())
+            && held.has_begun(pg_wal, segment)
+    });
+    Ok(received.map(|(name, _)| name).collect())
 }
 
 /// What waits for the archiver and is there, in order of its name.
 fn waiting(pg_wal: &Path, size: WalSegmentSize) -> Result<Vec<(String, ArchiveFile)>> {
+    let mut marked = marked(pg_wal, ArchiverMark::Ready, size)?;
+    // The label of a backup says nothing that its layer does not say.
+    marked.retain(|(name, file)| {
+        !matches!(file, ArchiveFile::BackupLabel { .. }) && pg_wal.join(name).exists()
+    });
+    Ok(marked)
+}
+
+/// What has this mark, in order of its name.
+fn marked(
+    pg_wal: &Path,
+    mark: ArchiverMark,
+    size: WalSegmentSize,
+) -> Result<Vec<(String, ArchiveFile)>> {
     if !pg_wal.join("archive_status").exists() {
         return Ok(Vec::new());
     }
-    let marked = waiting_files(pg_wal, size)?.into_iter();
-    // The label of a backup says nothing that its layer does not say.
-    let wanted = marked.filter(|file| !matches!(file, ArchiveFile::BackupLabel { .. }));
-    let named = wanted.map(|file| (file.file_name(size), file));
-    Ok(named
-        .filter(|(name, _)| pg_wal.join(name).exists())
-        .collect())
+    let marked = marked_files(pg_wal, mark, size)?.into_iter();
+    Ok(marked.map(|file| (file.file_name(size), file)).collect())
 }
 
 /// The archiver of this server was refused, and what it could not bring is nowhere else.

@@ -116,14 +116,9 @@ fn kept(call: Call, effects: Effects, excuses: &[Excuse]) -> Asked {
 }
 
 fn backup(world: &World, chance: &mut Chance) -> Asked {
-    let call = Call {
-        words: world.pgdata_words("backup"),
-        ..Call::default()
-    };
+    let call = world.backup_call();
     let kind = chance.one(&["full", "auto", "incr"]).unwrap_or(&"full");
     let call = call.with(["--type", kind]);
-    // A spread one takes minutes.
-    let call = call.with(["--checkpoint", "fast"]);
     let mut excuses = vec![DONE];
     if backup::must_stand_on_one(&call) {
         excuses.push(backup::NO_PARENT);

@@ -119,10 +119,7 @@ fn call(world: &World, chance: &mut Chance) -> Call {
         ("stream", 3),
         ("archive", if world.shape.archives { 4 } else { 0 }),
     ];
-    let mut call = Call {
-        words: world.pgdata_words("backup"),
-        ..Call::default()
-    };
+    let mut call = world.backup_call();
     for (option, choice) in [
         ("--type", chance.weighted(&types)),
         ("--change-source", chance.weighted(&sources)),
@@ -131,8 +128,6 @@ fn call(world: &World, chance: &mut Chance) -> Call {
     ] {
         call = call.with([option, choice.unwrap_or("auto")]);
     }
-    // A spread one takes minutes.
-    call = call.with(["--checkpoint", "fast"]);
     if chance.percent(30) {
         call = call.with(["--audit", chance.one(&["5%", "100%"]).unwrap_or(&"5%")]);
     }
@@ -224,12 +219,7 @@ fn go_on_beside(
 
 /// A backup that another one is in the way of; the layer, if there is one.
 fn second(world: &mut World, step: &mut Step) -> Result<Option<Layer>> {
-    let words = world.pgdata_words("backup");
-    let call = Call {
-        words,
-        ..Call::default()
-    };
-    let call = call.with(["--checkpoint", "fast"]);
+    let call = world.backup_call();
     let mut excuses = vec![BUSY, WARNED];
     if world.may_repeat_names() {
         excuses.push(OTHER_HISTORY);

@@ -67,11 +67,7 @@ impl Archive {
         for number in 0..=MOST_MENDED {
             let key = self.place(file, number);
             match self.inspect_object(file, &key).await {
-                Ok(header) => {
-                    self.check_same(description, &header)?;
-                    self.cluster.repository.make_durable(&key).await?;
-                    return Ok(Pushed::Present);
-                }
+                Ok(header) => return self.present_as(&key, description, &header).await,
                 Err(error) if is_damage(&error) => {
                     self.check_remains(description, &key).await?;
                     damage.get_or_insert(error);
@@ -92,6 +88,18 @@ impl Archive {
         .hint("look at the store: it does not keep what it is given"))
     }
 
+    /// The good object `key` with that header stands for the file, if it is of that.
+    async fn present_as(
+        &self,
+        key: &str,
+        description: &WalDescription,
+        header: &WalHeader,
+    ) -> Result<Pushed> {
+        self.check_same(description, header)?;
+        self.cluster.repository.make_durable(key).await?;
+        Ok(Pushed::Present)
+    }
+
     /// Stores `object` of `file` as `key`, in place of what is damaged, if anything is.
     async fn mend(
         &self,
@@ -105,9 +113,8 @@ impl Archive {
             // Another push was quicker; it may have compressed or sealed in another way.
             Err(error) if error.kind() == Kind::AlreadyExists => {
                 let header = self.inspect_object(file, key).await?;
-                self.check_same(&object.contents.description, &header)?;
-                self.cluster.repository.make_durable(key).await?;
-                return Ok(Pushed::Present);
+                let description = &object.contents.description;
+                return self.present_as(key, description, &header).await;
             }
             put => put?,
         };
